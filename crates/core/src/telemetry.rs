@@ -1,0 +1,204 @@
+//! Logs and metrics. Labels come from closed sets, never from ids or numbers; a log line names a recipient masked and a
+//! body never; a panic is reported by its place, since its text may hold data.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Log, LogFormat};
+use crate::domain::message::{Channel, Class};
+use crate::domain::outcome::Verdict;
+use crate::domain::state::State;
+
+/// Starts logging to standard output and reports panics by place.
+///
+/// # Errors
+/// The filter does not parse, or logging was started before.
+pub fn start_logs(log: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&log.filter)
+        // Released connections are rolled back as a matter of course; PostgreSQL warns each time that nothing was open.
+        .map(|filter| match "sqlx::postgres::notice=error".parse() {
+            Ok(directive) => filter.add_directive(directive),
+            Err(_) => filter,
+        })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    match log.format {
+        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init(),
+        LogFormat::Text => builder.try_init(),
+    }
+    .map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))?;
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or_else(|| "unknown place".to_owned(), ToString::to_string);
+        tracing::error!(place, "panic");
+    }));
+    Ok(())
+}
+
+/// Labels of a metric: names and words of closed sets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Labels(Vec<(&'static str, String)>);
+
+impl Labels {
+    /// Labels by name.
+    #[must_use]
+    pub fn of<const N: usize>(pairs: [(&'static str, &str); N]) -> Self {
+        Self(pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect())
+    }
+}
+
+impl EncodeLabelSet for Labels {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> Result<(), std::fmt::Error> {
+        use prometheus_client::encoding::{EncodeLabelKey, EncodeLabelValue};
+        for (name, value) in &self.0 {
+            let mut label = encoder.encode_label();
+            let mut key = label.encode_label_key()?;
+            EncodeLabelKey::encode(name, &mut key)?;
+            let mut encoded = key.encode_label_value()?;
+            EncodeLabelValue::encode(value, &mut encoded)?;
+            encoded.finish()?;
+        }
+        Ok(())
+    }
+}
+
+type Counters = Family<Labels, Counter>;
+type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
+type Seconds = Family<Labels, Histogram, fn() -> Histogram>;
+
+/// Every metric of the fleet. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    events: Counters,
+    duplicates: Counters,
+    parked: Counters,
+    attempts: Counters,
+    moved: Counters,
+    jobs_published: Counters,
+    receipts: Counters,
+    anomalies: Counters,
+    deliveries: Counters,
+    provider_seconds: Seconds,
+    gauges: Gauges,
+    pub reconnects: Counter,
+    pub stale_decisions: Counter,
+    pub leases_ended: Counter,
+    pub holds: Counter,
+}
+
+fn request_seconds() -> Histogram {
+    Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut r = Registry::with_prefix("sendonce");
+        fn add<M: prometheus_client::registry::Metric + Clone>(
+            r: &mut Registry,
+            name: &str,
+            help: &str,
+            metric: M,
+        ) -> M {
+            r.register(name, help, metric.clone());
+            metric
+        }
+        let provider_seconds = Seconds::new_with_constructor(request_seconds);
+        r.register_with_unit(
+            "provider_request",
+            "Time from hand-over to verdict",
+            Unit::Seconds,
+            provider_seconds.clone(),
+        );
+        Self {
+            events: add(&mut r, "events", "Messages of consumed events by result", Family::default()),
+            duplicates: add(
+                &mut r,
+                "suppressed_duplicates",
+                "Messages dropped as duplicates, by layer",
+                Family::default(),
+            ),
+            parked: add(&mut r, "parked", "Things set aside for a person, by kind and reason", Family::default()),
+            attempts: add(&mut r, "attempts", "Requests that ended, by verdict", Family::default()),
+            moved: add(&mut r, "messages_moved", "Messages by the state they moved to", Family::default()),
+            jobs_published: add(
+                &mut r,
+                "jobs_published",
+                "Job messages published, by source and result",
+                Family::default(),
+            ),
+            receipts: add(&mut r, "receipts", "Receipts by result", Family::default()),
+            anomalies: add(&mut r, "anomalies", "What should not happen, by kind", Family::default()),
+            deliveries: add(&mut r, "deliveries", "Deliveries from the broker", Family::default()),
+            gauges: add(&mut r, "gauge", "Readings of the reconciler", Family::default()),
+            reconnects: add(&mut r, "broker_reconnects", "Consumers that began again", Counter::default()),
+            stale_decisions: add(
+                &mut r,
+                "stale_acks",
+                "Deliveries decided after their channel was gone",
+                Counter::default(),
+            ),
+            leases_ended: add(&mut r, "leases_ended", "Leases that ran out", Counter::default()),
+            holds: add(&mut r, "holds", "Times a batch was held because a service was away", Counter::default()),
+            provider_seconds,
+            registry: Arc::new(r),
+        }
+    }
+}
+
+impl Metrics {
+    /// The page for Prometheus.
+    ///
+    /// # Errors
+    /// Never in practice: the text is built in memory.
+    pub fn page(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    pub fn count_events(&self, class: Class, result: &str, messages: usize) {
+        let labels = Labels::of([("class", class.as_str()), ("result", result)]);
+        self.events.get_or_create(&labels).inc_by(messages as u64);
+    }
+    pub fn count_duplicates(&self, layer: &str, messages: usize) {
+        self.duplicates.get_or_create(&Labels::of([("layer", layer)])).inc_by(messages as u64);
+    }
+    pub fn count_parked(&self, kind: &str, reason: &str) {
+        self.parked.get_or_create(&Labels::of([("kind", kind), ("reason", reason)])).inc();
+    }
+    pub fn count_attempt(&self, channel: Channel, class: Class, verdict: Verdict, seconds: f64) {
+        let labels =
+            Labels::of([("channel", channel.as_str()), ("class", class.as_str()), ("verdict", verdict.as_str())]);
+        self.attempts.get_or_create(&labels).inc();
+        self.provider_seconds.get_or_create(&Labels::of([("channel", channel.as_str())])).observe(seconds);
+    }
+    pub fn count_moved(&self, class: Class, state: State, messages: usize) {
+        let labels = Labels::of([("class", class.as_str()), ("state", state.as_str())]);
+        self.moved.get_or_create(&labels).inc_by(messages as u64);
+    }
+    pub fn count_jobs_published(&self, source: &str, confirmed: bool, jobs: usize) {
+        let labels = Labels::of([("source", source), ("result", if confirmed { "confirmed" } else { "unconfirmed" })]);
+        self.jobs_published.get_or_create(&labels).inc_by(jobs as u64);
+    }
+    pub fn count_receipts(&self, result: &str, receipts: usize) {
+        self.receipts.get_or_create(&Labels::of([("result", result)])).inc_by(receipts as u64);
+    }
+    pub fn count_anomalies(&self, kind: &str, found: usize) {
+        self.anomalies.get_or_create(&Labels::of([("kind", kind)])).inc_by(found as u64);
+    }
+    pub(crate) fn count_delivery(&self, queue: &str, redelivered: bool) {
+        let labels = Labels::of([("queue", queue), ("redelivered", if redelivered { "true" } else { "false" })]);
+        self.deliveries.get_or_create(&labels).inc();
+    }
+    pub fn set_gauge(&self, name: &str, class: &str, value: f64) {
+        self.gauges.get_or_create(&Labels::of([("name", name), ("class", class)])).set(value);
+    }
+}
