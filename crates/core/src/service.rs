@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Health};
-use crate::broker::{Link, Publisher};
+use crate::broker::{BrokerError, Link, Publisher};
 use crate::clock::{Clock, Entropy, SystemClock};
 use crate::config::{self, Config, Loaded};
 use crate::store::{Store, StoreError, Timing};
@@ -95,6 +95,39 @@ impl Tasks {
     }
 }
 
+impl Context {
+    /// Our own fault holds: calls `work` until the database answers, reporting the loop `beat` alive. The work must be
+    /// safe to repeat after an answer that was lost.
+    ///
+    /// # Errors
+    /// Whatever trying again cannot help.
+    pub async fn hold<T, F, R>(&self, beat: &'static str, mut work: F) -> Result<T, StoreError>
+    where
+        F: FnMut() -> R,
+        R: Future<Output = Result<T, StoreError>>,
+    {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match work().await {
+                Err(StoreError::Unavailable(error)) => {
+                    if pause == FIRST_PAUSE {
+                        tracing::warn!(work = beat, %error, "held: the database does not answer");
+                        self.metrics.holds.inc();
+                    }
+                }
+                answered => return answered,
+            }
+            self.health.beat(beat, HOLD_BEAT);
+            sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+const HOLD_BEAT: Duration = Duration::from_secs(30);
+
 /// Runs a worker to its end.
 pub fn run<F, R>(name: &'static str, worker: F) -> ExitCode
 where
@@ -155,6 +188,7 @@ where
 
     let started = async {
         await_schema(&context).await?;
+        await_broker(&context).await?;
         worker(context.clone()).await
     };
     tokio::select! {
@@ -210,7 +244,7 @@ fn build(name: &'static str, config: Arc<Config>, tasks: Tasks) -> anyhow::Resul
 
 /// Waits for the database; a schema that is not ours ends the process.
 async fn await_schema(context: &Context) -> anyhow::Result<()> {
-    let mut pause = Duration::from_millis(100);
+    let mut pause = FIRST_PAUSE;
     loop {
         match context.store.check_schema(context.config.testing.allow_clock_offset).await {
             Ok(()) => return Ok(()),
@@ -218,7 +252,21 @@ async fn await_schema(context: &Context) -> anyhow::Result<()> {
             Err(error) => return Err(error.into()),
         }
         sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(5));
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Waits for the broker; a topology that is not ours ends the process.
+async fn await_broker(context: &Context) -> anyhow::Result<()> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match context.link.channel().await {
+            Ok(channel) => return Ok(channel.close(200, "reached".into()).await?),
+            Err(error @ BrokerError::Topology(_)) => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, "waiting for the broker"),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 

@@ -86,6 +86,7 @@ pub struct Metrics {
     receipts: Counters,
     anomalies: Counters,
     deliveries: Counters,
+    sweeps: Counters,
     provider_seconds: Seconds,
     gauges: Gauges,
     pub reconnects: Counter,
@@ -137,6 +138,7 @@ impl Default for Metrics {
             receipts: add(&mut r, "receipts", "Receipts by result", Family::default()),
             anomalies: add(&mut r, "anomalies", "What should not happen, by kind", Family::default()),
             deliveries: add(&mut r, "deliveries", "Deliveries from the broker", Family::default()),
+            sweeps: add(&mut r, "sweep_passes", "Passes of the periodic jobs, by result", Family::default()),
             gauges: add(&mut r, "gauge", "Readings of the reconciler", Family::default()),
             reconnects: add(&mut r, "broker_reconnects", "Consumers that began again", Counter::default()),
             stale_decisions: add(
@@ -197,6 +199,10 @@ impl Metrics {
     pub(crate) fn count_delivery(&self, queue: &str, redelivered: bool) {
         let labels = Labels::of([("queue", queue), ("redelivered", if redelivered { "true" } else { "false" })]);
         self.deliveries.get_or_create(&labels).inc();
+    }
+    pub(crate) fn count_sweep(&self, name: &str, succeeded: bool) {
+        let labels = Labels::of([("sweep", name), ("result", if succeeded { "done" } else { "failed" })]);
+        self.sweeps.get_or_create(&labels).inc();
     }
     pub fn set_gauge(&self, name: &str, class: &str, value: f64) {
         self.gauges.get_or_create(&Labels::of([("name", name), ("class", class)])).set(value);

@@ -7,7 +7,9 @@
 //! This crate knows how to run servers and programs, nothing about messages: it holds no SQL beyond administration, and
 //! migrates by running the `sendonce` command.
 
+pub mod audit;
 pub mod demo;
+pub mod fleet;
 mod handle;
 mod http;
 mod migrate;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::http;
 use crate::net::{accepts, answers, wait_ready};
 use crate::proc::{Child, Program, Spawner, find_program};
-use crate::{http, scan};
 
 /// The package's own script: the wrapper in PATH becomes the system user and refuses everyone else.
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
@@ -116,14 +116,16 @@ impl RabbitMq {
 
     /// Made before the start: a node that makes its own does so in the caller's home.
     fn write_cookie(&self) -> Result<()> {
-        use std::io::Write;
+        use std::io::{Read, Write};
         let path = self.dir.join(".erlang.cookie");
         if path.exists() {
             return Ok(());
         }
-        let ticks = scan::start_ticks(std::process::id()).unwrap_or_default();
+        // Whoever knows it can run code in the node, so it must not be guessed by another user of this machine.
+        let mut secret = [0; 16];
+        fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path)?;
-        write!(file, "{:016X}{:010}", ticks, std::process::id())?;
+        write!(file, "{:032X}", u128::from_ne_bytes(secret))?;
         Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o400))?)
     }
 }

@@ -106,7 +106,8 @@ async fn servers_go_down_and_come_back_with_their_data() {
     stack.start_service(Service::Postgres).await.unwrap_err();
 
     handle.manage("PUT", "/api/queues/%2F/q", r#"{"durable":true}"#).await.unwrap();
-    for mode in [StopMode::Kill, StopMode::Clean] {
+    // Clean first: a queue declared moments before a kill may be forgotten, see StopMode::Kill.
+    for mode in [StopMode::Clean, StopMode::Kill] {
         stack.restart(Service::RabbitMq, mode).await.unwrap();
         handle.manage("GET", "/api/queues/%2F/q", "").await.unwrap();
     }
@@ -119,28 +120,4 @@ async fn servers_go_down_and_come_back_with_their_data() {
     drop(stack);
     scan::wait_until_unused(&dir, PATIENCE).await.unwrap();
     assert!(!dir.exists());
-}
-
-async fn probe(i: u64) {
-    let stack = start(&format!("probe{i}")).await;
-    let handle = stack.handle();
-    for round in 0..8 {
-        tokio::time::sleep(Duration::from_millis(200 * round + 50 * i)).await;
-        handle.manage("PUT", &format!("/api/queues/%2F/q{round}"), r#"{"durable":true}"#).await.unwrap();
-        stack.restart(Service::RabbitMq, StopMode::Kill).await.unwrap();
-        let t = Instant::now();
-        let mut first = true;
-        loop {
-            let all = handle.manage("GET", &format!("/api/queues/%2F/q{round}"), "").await;
-            if all.is_ok() { eprintln!("P{i}.{round} there after {:?}", t.elapsed()); break; }
-            if first { eprintln!("P{i}.{round} first {:?}", all.map_err(|e| e.to_string())); first = false; }
-            if t.elapsed().as_secs() > 8 { eprintln!("P{i}.{round} LOST; vhosts {:?}", handle.manage("GET", "/api/vhosts?columns=name", "").await);
-              break; }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-#[tokio::test]
-async fn probe_kill() {
-    tokio::join!(probe(0), probe(1), probe(2));
 }

@@ -1,1 +1,7 @@
-fn main() {}
+//! The ingest worker.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    sendonce_core::service::run("ingest", sendonce_ingest::run)
+}

@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command},
 };
 
-use common::{Bench, Seen, eventually, exchange, form, fresh_ledger, options, request};
+use common::{Bench, SILENCE, Seen, eventually, exchange, exchange_within, form, fresh_ledger, options, request};
 use serde_json::{Value, json};
 
 const A: &str = "919876501234";
@@ -22,11 +22,15 @@ struct Process {
 
 impl Process {
     async fn start(ledger: &Path) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_provider-sim")), ledger).await
+    }
+
+    async fn start_by(mut command: Command, ledger: &Path) -> Self {
         let ready = ledger.with_extension("ready");
         if ready.exists() {
             std::fs::remove_file(&ready).unwrap();
         }
-        let child = Command::new(env!("CARGO_BIN_EXE_provider-sim"))
+        let child = command
             .args(["--latency-ms", "0", "--account", "second:pw2:KEY2", "--ledger"])
             .arg(ledger)
             .arg("--ready-file")
@@ -59,7 +63,8 @@ async fn the_process_writes_its_ready_file_and_ends_with_0_on_sigterm() {
     let answer = exchange(process.listen, &request("POST", "/SMSApi/send", &body, "apiKey: KEY2\r\n")).await;
     assert_eq!(answer.json()["status"], "success");
     let hanging = form("919876540010", &[]);
-    let silent = exchange(process.listen, &request("POST", "/SMSApi/send", &hanging, "")).await;
+    let hanging = request("POST", "/SMSApi/send", &hanging, "");
+    let silent = exchange_within(process.listen, &hanging, SILENCE).await;
     assert_eq!(silent, Seen::Silence { received: String::new() });
     process.signal("-TERM");
     assert!(process.child.wait().unwrap().success());
@@ -75,6 +80,27 @@ async fn faults_l2_what_was_answered_survives_sigkill() {
     process.signal("-KILL");
     process.child.wait().unwrap();
     assert_eq!(lines(&ledger).iter().filter(|line| line["decision"] == "accepted").count(), 4);
+}
+
+#[tokio::test]
+async fn faults_l2_no_answer_without_a_durable_line() {
+    let ledger = fresh_ledger();
+    let mut limited = Command::new("sh");
+    // A file size limit whose signal is ignored: the write fails as on a full disk.
+    limited.args(["-c", r#"trap "" XFSZ; ulimit -f 8; exec "$0" "$@""#, env!("CARGO_BIN_EXE_provider-sim")]);
+    let mut process = Process::start_by(limited, &ledger).await;
+    let mut answered = 0;
+    let last = loop {
+        let seen = exchange(process.listen, &request("POST", "/SMSApi/send", &form(A, &[]), "")).await;
+        if !matches!(seen, Seen::Answer { status: 200, .. }) {
+            break seen;
+        }
+        answered += 1;
+    };
+    assert!(answered > 2, "{last:?}");
+    let whole = std::fs::read_to_string(&ledger).unwrap().matches('\n').count();
+    assert_eq!(whole, answered);
+    assert!(!process.child.wait().unwrap().success(), "a simulator without a ledger ends, and says so");
 }
 
 #[tokio::test]

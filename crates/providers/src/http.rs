@@ -127,11 +127,20 @@ impl SendingClient {
         if deadline.is_over() {
             return Err(not_sent(NotSent::BudgetOver, None));
         }
+        let deadline_left = deadline.left();
         let Some((body, handle)) = OnceBody::new(post.body, deadline) else {
             return Err(not_sent(NotSent::Request, None));
         };
         let request = self.0.post(post.url).headers(post.headers).timeout(post.timeout);
-        let sent = request.body(reqwest::Body::wrap(body)).send().await;
+        let mut sending = std::pin::pin!(request.body(reqwest::Body::wrap(body)).send());
+        let sent = tokio::select! {
+            sent = &mut sending => sent,
+            () = tokio::time::sleep(deadline_left) => match handle.close() {
+                Fate::Handed => sending.await,
+                // Nobody asked for the body in time, and nobody can any more: the slot is worth more than the wait.
+                Fate::Kept | Fate::TooLate => return Err(not_sent(NotSent::BudgetOver, None)),
+            },
+        };
         let fate = handle.close();
         match sent {
             Err(error) => {

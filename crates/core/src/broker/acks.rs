@@ -14,6 +14,8 @@ pub(super) const STRAGGLER: Duration = Duration::from_secs(1);
 pub(super) struct Acks {
     /// Tag to the time it was decided.
     open: BTreeMap<u64, Option<Instant>>,
+    /// The lowest tag that was given back.
+    barrier: Option<u64>,
 }
 
 impl Acks {
@@ -27,6 +29,13 @@ impl Acks {
         }
     }
 
+    /// Neither acked nor waited for. Acks of later tags are single from here on, or they would cover this one.
+    pub(super) fn forget(&mut self, tag: u64) {
+        if self.open.remove(&tag).is_some() {
+            self.barrier = Some(self.barrier.map_or(tag, |lowest| lowest.min(tag)));
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -34,6 +43,7 @@ impl Acks {
     /// The highest tag up to which everything is decided; those are forgotten.
     pub(super) fn take_watermark(&mut self) -> Option<u64> {
         let first_open = self.open.iter().find(|(_, decided)| decided.is_none()).map(|(tag, _)| *tag);
+        let first_open = first_open.into_iter().chain(self.barrier).min();
         let rest = first_open.map_or_else(BTreeMap::new, |tag| self.open.split_off(&tag));
         let done = std::mem::replace(&mut self.open, rest);
         done.keys().next_back().copied()
@@ -41,7 +51,8 @@ impl Acks {
 
     /// Tags that have been decided for a while behind a stuck one; they are forgotten.
     pub(super) fn take_stragglers(&mut self, now: Instant) -> Vec<u64> {
-        let is_straggler = |decided: &Option<Instant>| decided.is_some_and(|at| now.duration_since(at) >= STRAGGLER);
+        let patience = if self.barrier.is_some() { Duration::ZERO } else { STRAGGLER };
+        let is_straggler = |decided: &Option<Instant>| decided.is_some_and(|at| now.duration_since(at) >= patience);
         let tags: Vec<u64> = self.open.iter().filter(|(_, d)| is_straggler(d)).map(|(tag, _)| *tag).collect();
         for tag in &tags {
             self.open.remove(tag);
@@ -70,6 +81,21 @@ mod tests {
         assert_eq!(acks.take_watermark(), Some(4));
         acks.decide(5, now);
         assert_eq!(acks.take_watermark(), Some(5));
+        assert!(acks.is_empty());
+    }
+
+    #[test]
+    fn a_delivery_given_back_is_never_covered_by_a_later_ack() {
+        let now = Instant::now();
+        let mut acks = Acks::default();
+        for tag in 1..=3 {
+            acks.deliver(tag);
+        }
+        acks.forget(2);
+        acks.decide(3, now);
+        acks.decide(1, now);
+        assert_eq!(acks.take_watermark(), Some(1));
+        assert_eq!(acks.take_stragglers(now), vec![3]);
         assert!(acks.is_empty());
     }
 

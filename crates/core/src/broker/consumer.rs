@@ -35,14 +35,23 @@ pub struct Delivery {
     properties: BasicProperties,
     epoch: u64,
     tag: u64,
-    decided: mpsc::UnboundedSender<(u64, u64)>,
+    decided: mpsc::UnboundedSender<Decision>,
 }
 
 impl Delivery {
     /// Its rows are durable: it may be acked.
     pub fn done(self) {
+        self.decide(true);
+    }
+
+    /// During a drain: nothing was begun, so another worker gets it as soon as the channel closes.
+    pub fn give_back(self) {
+        self.decide(false);
+    }
+
+    fn decide(&self, ack: bool) {
         // The loop is gone only when the process is; the delivery then comes back, which is always safe.
-        if self.decided.send((self.epoch, self.tag)).is_err() {
+        if self.decided.send(Decision { epoch: self.epoch, tag: self.tag, ack }).is_err() {
             tracing::debug!("a delivery was decided after its consumer ended");
         }
     }
@@ -85,6 +94,13 @@ impl Delivery {
             .filter_map(|key| Some((key.as_str().to_owned(), self.header(key.as_str())?.into())))
             .collect()
     }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Decision {
+    epoch: u64,
+    tag: u64,
+    ack: bool,
 }
 
 /// The receiving end of a consumer.
@@ -138,7 +154,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 struct Session<'a> {
     spec: &'a Consume,
     deliveries: &'a mpsc::Sender<Delivery>,
-    decided: &'a mpsc::UnboundedSender<(u64, u64)>,
+    decided: &'a mpsc::UnboundedSender<Decision>,
     metrics: &'a Metrics,
     acks: Acks,
     epoch: u64,
@@ -148,7 +164,7 @@ impl Session<'_> {
     async fn run(
         &mut self,
         link: &Link,
-        decisions: &mut mpsc::UnboundedReceiver<(u64, u64)>,
+        decisions: &mut mpsc::UnboundedReceiver<Decision>,
         stop: &CancellationToken,
     ) -> Result<(), BrokerError> {
         let channel = link.channel().await?;
@@ -214,8 +230,8 @@ impl Session<'_> {
     async fn ack(
         &mut self,
         channel: &Channel,
-        first: (u64, u64),
-        decisions: &mut mpsc::UnboundedReceiver<(u64, u64)>,
+        first: Decision,
+        decisions: &mut mpsc::UnboundedReceiver<Decision>,
     ) -> Result<(), BrokerError> {
         self.decide(first);
         while let Ok(decision) = decisions.try_recv() {
@@ -227,12 +243,14 @@ impl Session<'_> {
         }
     }
 
-    fn decide(&mut self, (epoch, tag): (u64, u64)) {
-        if epoch == self.epoch {
-            self.acks.decide(tag, Instant::now());
-        } else {
+    fn decide(&mut self, decision: Decision) {
+        if decision.epoch != self.epoch {
             // Delivered on a channel that is gone: the broker has it back, and its rows are safe.
             self.metrics.stale_decisions.inc();
+        } else if decision.ack {
+            self.acks.decide(decision.tag, Instant::now());
+        } else {
+            self.acks.forget(decision.tag);
         }
     }
 
@@ -246,12 +264,13 @@ impl Session<'_> {
     async fn drain(
         &mut self,
         channel: &Channel,
-        decisions: &mut mpsc::UnboundedReceiver<(u64, u64)>,
+        decisions: &mut mpsc::UnboundedReceiver<Decision>,
     ) -> Result<(), BrokerError> {
         while !self.acks.is_empty() {
             // The drain deadline of the shell ends this wait where a delivery cannot be decided.
             let Some(decision) = decisions.recv().await else { break };
             self.ack(channel, decision, decisions).await?;
+            self.ack_stragglers(channel).await?;
         }
         channel.close(200, "drained".into()).await.map_err(BrokerError::Unavailable)
     }

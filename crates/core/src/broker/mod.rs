@@ -2,15 +2,20 @@
 //! see deliveries and verdicts; only this room acks, and it never nacks.
 
 mod acks;
+mod batch;
 mod consumer;
 pub mod envelope;
 mod link;
 mod publisher;
 pub mod topology;
 
+pub use batch::Batches;
 pub use consumer::{Consume, Deliveries, Delivery, consume};
 pub use link::Link;
 pub use publisher::{Outgoing, Publisher};
+
+/// How often a loop that waits for deliveries reports that it is alive.
+pub const IDLE_BEAT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A failure of the broker or of the connection to it.
 #[derive(Debug, thiserror::Error)]

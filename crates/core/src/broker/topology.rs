@@ -28,6 +28,8 @@ pub const RECEIPTS_QUEUE: &str = "receipts";
 pub const RECEIPTS_DEAD: &str = "receipts.dead";
 
 const DELIVERY_LIMIT: i64 = 20;
+/// Queues of dead letters have nowhere to pass a message on to: over its limit it would be dropped.
+const DEAD_DELIVERY_LIMIT: i64 = i32::MAX as i64;
 const LANES: [Channel; 2] = [Channel::Sms, Channel::Whatsapp];
 
 /// The ingest queue of a class.
@@ -67,7 +69,7 @@ pub(super) async fn declare(channel: &AmqpChannel) -> lapin::Result<()> {
     queue(channel, RECEIPTS_QUEUE, Some(RECEIPTS_DEAD)).await?;
     bind(channel, RECEIPTS_QUEUE, RECEIPTS, RECEIPTS_QUEUE).await?;
     for name in [INGEST_DEAD, RECEIPTS_DEAD] {
-        queue(channel, name, None).await?;
+        declare_queue(channel, name, None, DEAD_DELIVERY_LIMIT).await?;
         bind(channel, name, DEAD, name).await?;
     }
     Ok(())
@@ -89,10 +91,14 @@ async fn exchange(
 
 /// A quorum queue with an explicit delivery limit; over it a message goes to `dead`, at least once.
 async fn queue(channel: &AmqpChannel, name: &str, dead: Option<&str>) -> lapin::Result<()> {
+    declare_queue(channel, name, dead, DELIVERY_LIMIT).await
+}
+
+async fn declare_queue(channel: &AmqpChannel, name: &str, dead: Option<&str>, limit: i64) -> lapin::Result<()> {
     let text = |value: &str| AMQPValue::LongString(LongString::from(value));
     let mut table = FieldTable::default();
     table.insert("x-queue-type".into(), text("quorum"));
-    table.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(DELIVERY_LIMIT));
+    table.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(limit));
     if let Some(dead) = dead {
         table.insert("x-dead-letter-exchange".into(), text(DEAD));
         table.insert("x-dead-letter-routing-key".into(), text(dead));

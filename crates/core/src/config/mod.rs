@@ -431,7 +431,7 @@ impl Default for Sender {
     fn default() -> Self {
         Self {
             slots: 64,
-            prefetch: 256,
+            prefetch: 64,
             claim_jobs: 64,
             max_attempts: 8,
             backoff_min: Duration::from_secs(2),

@@ -2,6 +2,7 @@
 //! which, what an answer means, how long a text is, whose number it is.
 
 pub mod address;
+pub mod event;
 pub mod key;
 pub mod message;
 pub mod money;

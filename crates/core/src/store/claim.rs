@@ -12,6 +12,7 @@ use super::ingest::word;
 use super::settle::Clear;
 use super::{JobFate, Store, StoreError, seconds};
 use crate::domain::message::{AttemptKey, Body, Channel, Class, Encoding, JobId, LeaseToken, MessageId, Recipient};
+use crate::domain::state::State;
 
 /// A job that a delivery named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,22 +136,21 @@ impl Store {
         let mut tx = self.pool.begin().await?;
         let ids: Vec<JobId> = claim.jobs.iter().map(|job| job.id).collect();
         lock_jobs(&mut tx, &ids).await?;
-        let mut rows = if claim.repeated { find_claimed(&mut tx, claim).await? } else { Vec::new() };
-        if rows.is_empty() {
-            rows = self.move_to_claimed(&mut tx, claim).await?;
-        }
-        let mut taken: HashMap<JobId, usize> = HashMap::new();
-        for row in &rows {
-            *taken.entry(row.job_id).or_default() += 1;
-        }
-        let leased: Vec<JobId> = taken.keys().copied().collect();
+        let earlier = if claim.repeated { find_claimed(&mut tx, claim).await? } else { Vec::new() };
+        // A key is never used twice: where rows bear this claim's keys already, it takes no others.
+        let rows = if earlier.is_empty() { self.move_to_claimed(&mut tx, claim).await? } else { earlier };
+        // Where the sweep ended the lease of an earlier try, its rows are `unknown` and the job may be another's by now.
+        let held = rows.iter().filter(|row| row.state == State::Claimed).map(|row| row.message.job_id);
+        let mut leased: Vec<JobId> = held.collect();
+        leased.sort_unstable();
+        leased.dedup();
         self.lease_jobs(&mut tx, claim.token, &leased).await?;
         let jobs = self.jobs_after_claim(&mut tx, claim, &leased).await?;
         tx.commit().await?;
-        Ok((rows, jobs))
+        Ok((rows.into_iter().map(|row| row.message).collect(), jobs))
     }
 
-    async fn move_to_claimed(&self, tx: &mut PgConnection, claim: &Claim) -> Result<Vec<ClaimedMessage>, StoreError> {
+    async fn move_to_claimed(&self, tx: &mut PgConnection, claim: &Claim) -> Result<Vec<Taken>, StoreError> {
         let statement = sqlx::AssertSqlSafe(format!("{CLAIM}{CLAIMED_COLUMNS}"));
         let rows: Vec<PgRow> = sqlx::query(statement)
             .bind(claim.jobs.iter().map(|job| job.id.0).collect::<Vec<_>>())
@@ -162,7 +162,7 @@ impl Store {
             .fetch_all(tx)
             .await?;
         let claimed = |row: &&PgRow| row.try_get::<String, _>("state").is_ok_and(|state| state == "claimed");
-        rows.iter().filter(claimed).map(read_claimed).collect()
+        rows.iter().filter(claimed).map(read_taken).collect()
     }
 
     async fn lease_jobs(&self, tx: &mut PgConnection, token: LeaseToken, jobs: &[JobId]) -> Result<(), StoreError> {
@@ -209,7 +209,8 @@ impl Store {
              from send_job j cross join lateral unnest(j.message_ids) as u(id)
              join outbound_message m on m.id = u.id and m.created_at = j.created_at
              where j.id = any($1) and m.state = $2::message_state
-                and (m.next_attempt_at is null or m.next_attempt_at <= clock_now()) and m.attempt_count < $3
+                and (m.next_attempt_at is null or m.next_attempt_at <= clock_now())
+                and (m.scheduled_for is null or m.scheduled_for <= clock_now()) and m.attempt_count < $3
              group by j.id",
         )
         .bind(jobs.iter().map(|job| job.0).collect::<Vec<_>>())
@@ -230,22 +231,35 @@ pub(super) async fn lock_jobs(tx: &mut PgConnection, jobs: &[JobId]) -> Result<(
     Ok(())
 }
 
-/// What an earlier try of the same claim took.
-async fn find_claimed(tx: &mut PgConnection, claim: &Claim) -> Result<Vec<ClaimedMessage>, StoreError> {
+/// What an earlier try of the same claim took; `unknown` where its lease ended meanwhile, perhaps with the whole job.
+async fn find_claimed(tx: &mut PgConnection, claim: &Claim) -> Result<Vec<Taken>, StoreError> {
     let statement = sqlx::AssertSqlSafe(format!(
         "/* find_claimed */
+         with named as (
+            select u.id, j.created_at from send_job j cross join lateral unnest(j.message_ids) as u(id)
+            where j.id = any($1)
+            union
+            select u.id, s.message_created_at from submission s cross join lateral unnest(s.message_ids) as u(id)
+            where s.attempt_key = any($2) and s.verdict = 'lease_ended'
+         )
          select {CLAIMED_COLUMNS}
-         from send_job j cross join lateral unnest(j.message_ids) as u(id)
-         join outbound_message m on m.id = u.id and m.created_at = j.created_at
-         where j.id = any($1) and m.attempt_key = any($2) and m.state = $3::message_state"
+         from named join outbound_message m on m.id = named.id and m.created_at = named.created_at
+         where m.attempt_key = any($2) and m.state in ($3::message_state, $4::message_state)"
     ));
     let rows: Vec<PgRow> = sqlx::query(statement)
         .bind(claim.jobs.iter().map(|job| job.id.0).collect::<Vec<_>>())
         .bind(claim.attempt_keys.iter().map(|key| key.0).collect::<Vec<_>>())
         .bind("claimed")
+        .bind("unknown")
         .fetch_all(tx)
         .await?;
-    rows.iter().map(read_claimed).collect()
+    rows.iter().map(read_taken).collect()
+}
+
+/// A row that bears one of the claim's keys.
+struct Taken {
+    message: ClaimedMessage,
+    state: State,
 }
 
 #[derive(FromRow)]
@@ -268,11 +282,13 @@ struct ClaimedRow {
     dlt_template_id: Option<String>,
     business_key: String,
     trace_parent: Option<String>,
+    state: String,
 }
 
-fn read_claimed(row: &PgRow) -> Result<ClaimedMessage, StoreError> {
+fn read_taken(row: &PgRow) -> Result<Taken, StoreError> {
     let row = ClaimedRow::from_row(row)?;
-    Ok(ClaimedMessage {
+    let state = word(&row.state)?;
+    let message = ClaimedMessage {
         id: MessageId(row.id),
         created_at: row.created_at,
         job_id: JobId(row.job_id),
@@ -291,7 +307,8 @@ fn read_claimed(row: &PgRow) -> Result<ClaimedMessage, StoreError> {
         dlt_template_id: row.dlt_template_id,
         business_key: row.business_key,
         trace_parent: row.trace_parent,
-    })
+    };
+    Ok(Taken { message, state })
 }
 
 /// A recipient as stored.

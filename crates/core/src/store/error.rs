@@ -26,12 +26,30 @@ impl StoreError {
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
+
+    /// The SQLSTATE of the database's answer, if it gave one. Its message may quote the value; this never does.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<String> {
+        match self {
+            Self::Unavailable(error) | Self::Data(error) => sqlstate(error),
+            Self::Unexpected(_) => None,
+        }
+    }
+}
+
+fn sqlstate(error: &sqlx::Error) -> Option<String> {
+    error.as_database_error().and_then(|e| e.code()).map(|code| code.into_owned())
 }
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|e| e.code()).map(|code| code.into_owned());
+        let code = sqlstate(&error);
+        // A row outside every partition is a "check violation" that names its table and no constraint (a check names both,
+        // a trigger neither): our own fault, so it holds.
+        let no_partition = code.as_deref() == Some("23514")
+            && error.as_database_error().is_some_and(|e| e.constraint().is_none() && e.table().is_some());
         match code.as_deref().map(|code| code.get(..2).unwrap_or_default()) {
+            Some("23") if no_partition => Self::Unavailable(error),
             // Data exception, integrity constraint violation.
             Some("22" | "23") => Self::Data(error),
             // Syntax error, access rule, undefined object: our own bug or the wrong schema.

@@ -1,17 +1,18 @@
 //! Ids are drawn in blocks ahead of need, so that an insert knows its ids before it runs and keeps them when it is repeated.
 
 use super::{Store, StoreError};
+use crate::domain::message::{JobId, MessageId};
 
-/// A block of ids, used up one by one.
+const BLOCK: i64 = 1000;
+
+/// A block of one sequence, used up one by one.
 #[derive(Debug, Default)]
-pub struct IdBlock {
+struct Block {
     next: i64,
     end: i64,
 }
 
-const BLOCK: i64 = 1000;
-
-impl IdBlock {
+impl Block {
     async fn take(&mut self, store: &Store, statement: &'static str) -> Result<i64, StoreError> {
         if self.next == self.end {
             let first: i64 = sqlx::query_scalar(statement).fetch_one(&store.pool).await?;
@@ -20,22 +21,32 @@ impl IdBlock {
         self.next += 1;
         Ok(self.next - 1)
     }
+}
 
-    /// The next message id.
+/// Message ids ahead of need.
+#[derive(Debug, Default)]
+pub struct MessageIds(Block);
+
+impl MessageIds {
+    /// The next one.
     ///
     /// # Errors
     /// The database is away and the block is used up.
-    pub async fn message(&mut self, store: &Store) -> Result<crate::domain::message::MessageId, StoreError> {
-        let statement = "/* next_message_ids */ select nextval('message_id_seq')";
-        self.take(store, statement).await.map(crate::domain::message::MessageId)
+    pub async fn next(&mut self, store: &Store) -> Result<MessageId, StoreError> {
+        self.0.take(store, "/* next_message_ids */ select nextval('message_id_seq')").await.map(MessageId)
     }
+}
 
-    /// The next job id.
+/// Job ids ahead of need.
+#[derive(Debug, Default)]
+pub struct JobIds(Block);
+
+impl JobIds {
+    /// The next one.
     ///
     /// # Errors
     /// The database is away and the block is used up.
-    pub async fn job(&mut self, store: &Store) -> Result<crate::domain::message::JobId, StoreError> {
-        let statement = "/* next_job_ids */ select nextval('job_id_seq')";
-        self.take(store, statement).await.map(crate::domain::message::JobId)
+    pub async fn next(&mut self, store: &Store) -> Result<JobId, StoreError> {
+        self.0.take(store, "/* next_job_ids */ select nextval('job_id_seq')").await.map(JobId)
     }
 }

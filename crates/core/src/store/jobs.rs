@@ -162,6 +162,24 @@ impl Store {
         Ok(jobs.iter().filter_map(|(id, _)| by_id.remove(id)).collect())
     }
 
+    /// Hands unleased jobs back: each is published again within `wait` to twice that, spread so that they do not all come
+    /// at once.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn release_jobs(&self, jobs: &[JobId], wait: Duration) -> Result<(), StoreError> {
+        sqlx::query(
+            "/* release_jobs */
+             update send_job set wake_at = clock_now() + make_interval(secs => $2 * (1 + random())), publish_count = 0
+             where id = any($1) and lease_token is null and parked_reason is null",
+        )
+        .bind(jobs.iter().map(|job| job.0).collect::<Vec<_>>())
+        .bind(seconds(wait))
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
     /// Lanes that have due jobs, with what should already be in their queues.
     ///
     /// # Errors
@@ -205,6 +223,28 @@ impl Store {
         .fetch_all(&self.pool)
         .await?;
         rows.into_iter().map(|(class, age)| Ok((word(&class)?, Duration::from_secs_f64(age.max(0.0))))).collect()
+    }
+}
+
+impl Store {
+    /// Unknown messages by class: how many, and for how long the oldest; zeros where there are none.
+    ///
+    /// # Errors
+    /// The database is away.
+    pub async fn unknown_backlog(&self) -> Result<Vec<(Class, i64, Duration)>, StoreError> {
+        let rows: Vec<(String, i64, f64)> = sqlx::query_as(
+            "/* unknown_backlog */
+             select class::text, count(u.message_id),
+                coalesce(extract(epoch from clock_now() - min(u.since)), 0)::float8
+             from unnest(enum_range(null::message_class)) as class
+             left join unresolved u on u.message_class = class and u.kind = 'unknown'
+             group by class",
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter()
+            .map(|(class, count, age)| Ok((word(&class)?, count, Duration::from_secs_f64(age.max(0.0)))))
+            .collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The only SQL. Functions take and return domain types, never rows; each statement starts with its name as a comment.
 //! No function here opens a connection to anything else, so no network call ever happens inside a transaction.
 
+mod cancel;
 mod claim;
 mod error;
 mod ids;
@@ -23,10 +24,10 @@ use crate::domain::message::Class;
 
 pub use claim::{Claim, ClaimJob, ClaimedMessage, JobAfterClaim};
 pub use error::StoreError;
-pub use ids::IdBlock;
+pub use ids::{JobIds, MessageIds};
 pub use ingest::{Admitted, NewJob, NewMessage};
 pub use inspect::{ClassCounts, CostLine, MessageView, ParkedView, StateCount, UnresolvedView};
-pub use jobs::{DueJob, LaneBacklog, LeasesEnded};
+pub use jobs::{DueJob, LaneBacklog, LeasesEnded, SweepConnection};
 pub use parked::{ParkKind, ParkReason, ToPark};
 pub use receipts::{Applied, NewReceipt};
 pub use record::{Ended, Recorded};

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
+use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 
 use super::ingest::word;
@@ -15,8 +16,6 @@ use crate::domain::state::{Event, State, Step, apply};
 /// A receipt as parsed by its account's dialect.
 #[derive(Debug, Clone)]
 pub struct NewReceipt {
-    /// Over the identifying fields: the same receipt pushed twice has the same digest.
-    pub digest: [u8; 32],
     pub account: String,
     pub txn_id: Option<ProviderRef>,
     pub message_id: Option<ProviderRef>,
@@ -29,6 +28,29 @@ pub struct NewReceipt {
     pub content_type: Option<String>,
     pub raw: Vec<u8>,
     pub trace_parent: Option<String>,
+}
+
+impl NewReceipt {
+    /// Over the identifying fields, length-prefixed: the same receipt pushed twice has the same digest, and two recipients
+    /// of one request never share one.
+    fn digest(&self) -> Vec<u8> {
+        let done_at = self.done_at.map(|at| at.timestamp_millis().to_string());
+        let fields = [
+            Some(self.account.as_str()),
+            self.txn_id.as_ref().map(ProviderRef::as_str),
+            self.message_id.as_ref().map(ProviderRef::as_str),
+            self.recipient.as_ref().map(Recipient::expose),
+            self.code.as_deref(),
+            done_at.as_deref(),
+        ];
+        let mut hasher = Sha256::new();
+        for field in fields {
+            let bytes = field.unwrap_or_default().as_bytes();
+            hasher.update((bytes.len() as u64).to_be_bytes());
+            hasher.update(bytes);
+        }
+        hasher.finalize().to_vec()
+    }
 }
 
 /// What became of a batch of receipts.
@@ -61,13 +83,17 @@ struct Matched {
     done_at: Option<DateTime<Utc>>,
 }
 
-/// A row before and after its new receipts.
+/// A row after its new receipts.
 struct Change<'a> {
     created_at: DateTime<Utc>,
     state: State,
     reduced: Reduced,
-    /// The receipt that speaks for the row: the one of the highest rank among the new ones.
-    last: &'a Matched,
+    /// The earliest of the receipts that say so; one without a time of its own counts from its arrival.
+    delivered_at: Option<DateTime<Utc>>,
+    read_at: Option<DateTime<Utc>>,
+    provider_message_id: Option<&'a str>,
+    /// Whose code and words the row shows: the new receipt that outranks all before it.
+    outranking: Option<&'a Matched>,
 }
 
 type OpenRow = (
@@ -83,10 +109,14 @@ type OpenRow = (
     Option<DateTime<Utc>>,
 );
 
-/// Finds the row of each open receipt: by the provider's message id, else by transaction and recipient. The recipient's
-/// index makes that one probe a receipt, however many rows share the transaction.
+/// Finds the row of each open receipt: by the provider's message id, unless that one went to another recipient; else by
+/// transaction and recipient, unless two rows fit. The recipient's index makes that one probe a receipt, however many
+/// rows share the transaction.
 macro_rules! match_open {
     ($name:literal, $open:literal) => {
+        match_open!($name, $open, "")
+    };
+    ($name:literal, $open:literal, $limit:literal) => {
         concat!(
             "/* ", $name, " */
              with open as (", $open, ")
@@ -94,19 +124,23 @@ macro_rules! match_open {
                 o.provider_account, o.provider_message_id, o.kind, o.code, o.cause, o.done_at
              from open o
              left join lateral (
-                select p.message_id, p.message_created_at from provider_message p
+                select p.message_id, p.message_created_at
+                from provider_message p
+                join outbound_message m on m.id = p.message_id and m.created_at = p.message_created_at
                 where p.provider_account = o.provider_account and p.provider_message_id = o.provider_message_id
+                    and (o.recipient is null or m.recipient = o.recipient)
              ) by_id on true
              left join lateral (
-                select m.id, m.created_at
+                select min(m.id) as id, min(m.created_at) as created_at
                 from submission s
                 join outbound_message m on m.recipient = o.recipient and m.created_at = s.message_created_at
                 where by_id.message_id is null and s.provider_txn_id = o.provider_txn_id
                     and s.provider_account = o.provider_account and m.provider_txn_id = o.provider_txn_id
                     and m.id = any(s.message_ids)
-                limit 1
+                having count(distinct m.id) = 1
              ) by_txn on true
-             where coalesce(by_id.message_id, by_txn.id) is not null"
+             where coalesce(by_id.message_id, by_txn.id) is not null ",
+            $limit
         )
     };
 }
@@ -145,7 +179,11 @@ impl Store {
             sqlx::query_as(match_open!(
                 "match_early_receipts",
                 "select r.* from unnest($2::text[]) as v(ref) join receipt r on r.provider_txn_id = v.ref
-                    and r.provider_account = $1 and r.disposition <> 'applied'"
+                    and r.provider_account = $1 and r.disposition <> 'applied'
+                 union all
+                 select r.* from unnest($2::text[]) as v(ref) join receipt r on r.provider_message_id = v.ref
+                    and r.provider_account = $1 and r.disposition <> 'applied'
+                    and (r.provider_txn_id = any($2)) is not true"
             ))
             .bind(account)
             .bind(ids),
@@ -153,7 +191,8 @@ impl Store {
         .await
     }
 
-    /// Matches up to `limit` early receipts again, oldest first, and turns those older than `orphan_after` into orphans.
+    /// Matches early receipts again, up to `limit` of those that have their row by now (a limit on what is looked at would
+    /// let a few strays hide all that come after them), and turns those older than `orphan_after` into orphans.
     ///
     /// # Errors
     /// The database is away.
@@ -166,7 +205,8 @@ impl Store {
             .apply_open(
                 sqlx::query_as(match_open!(
                     "sweep_early_receipts",
-                    "select * from receipt where disposition = 'early' order by received_at limit $1"
+                    "select * from receipt where disposition = 'early'",
+                    "limit $1"
                 ))
                 .bind(limit),
             )
@@ -223,7 +263,6 @@ impl Store {
             .collect::<Result<Vec<_>, StoreError>>()?;
         let mut tx = self.pool.begin().await?;
         let mut applied = reduce_into_rows(&mut tx, &matched).await?;
-        applied.contradicting += own_message_ids(&mut tx, &matched).await?;
         mark_applied(&mut tx, &matched).await?;
         tx.commit().await?;
         applied.applied = matched.len();
@@ -237,7 +276,9 @@ async fn insert_receipts(
     receipts: &[NewReceipt],
 ) -> Result<(Vec<i64>, Option<DateTime<Utc>>), StoreError> {
     let mut seen = HashSet::new();
-    let fresh: Vec<&NewReceipt> = receipts.iter().filter(|r| seen.insert(r.digest)).collect();
+    let digests: Vec<Vec<u8>> = receipts.iter().map(NewReceipt::digest).collect();
+    let (digests, fresh): (Vec<&Vec<u8>>, Vec<&NewReceipt>) =
+        digests.iter().zip(receipts).filter(|(digest, _)| seen.insert(*digest)).unzip();
     let text = |pick: fn(&NewReceipt) -> Option<&str>| fresh.iter().map(|r| pick(r)).collect::<Vec<_>>();
     let inserted: Vec<(i64, DateTime<Utc>)> = sqlx::query_as(
         "/* insert_receipts */
@@ -257,7 +298,7 @@ async fn insert_receipts(
          from input i join new on new.digest = i.digest
          returning id, received_at",
     )
-    .bind(fresh.iter().map(|r| r.digest.to_vec()).collect::<Vec<_>>())
+    .bind(digests)
     .bind(text(|r| Some(r.account.as_str())))
     .bind(text(|r| r.txn_id.as_ref().map(ProviderRef::as_str)))
     .bind(text(|r| r.message_id.as_ref().map(ProviderRef::as_str)))
@@ -294,17 +335,35 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
     .fetch_all(&mut *tx)
     .await?;
 
-    let mut applied = Applied::default();
+    let named = matched.iter().filter_map(|m| {
+        let provider_message_id = m.provider_message_id.as_deref()?;
+        Some(OwnedId { account: &m.account, provider_message_id, id: m.message_id, created_at: m.message_created_at })
+    });
+    let foreign = own_message_ids(tx, named.collect()).await?;
+    let mut applied = Applied { contradicting: foreign.len(), ..Applied::default() };
     let mut changes: BTreeMap<i64, Change<'_>> = BTreeMap::new();
     for (id, created_at, state, receipt_state, conflict) in locked {
         let Some(receipts) = by_row.get(&id) else { continue };
         let before: State = word(&state)?;
         let known = receipt_state.as_deref().map(word).transpose()?;
-        let (after, reduced, contradiction) = reduce(before, Reduced { state: known, conflict }, receipts);
-        let Some(last) = receipts.iter().max_by_key(|receipt| receipt.kind) else { continue };
-        applied.finished += usize::from(after != before && after.is_final());
+        let (state, reduced, contradiction) = reduce(before, Reduced { state: known, conflict }, receipts);
+        applied.finished += usize::from(state != before && state.is_final());
         applied.contradicting += usize::from(contradiction || (reduced.conflict && !conflict));
-        changes.insert(id, Change { created_at, state: after, reduced, last });
+        let earliest = |kinds: &[ReceiptKind]| {
+            let said = receipts.iter().filter(|r| r.kind.is_some_and(|kind| kinds.contains(&kind)));
+            said.map(|r| r.done_at.unwrap_or(r.received_at)).min()
+        };
+        let ids = receipts.iter().filter_map(|r| r.provider_message_id.as_deref());
+        let change = Change {
+            created_at,
+            state,
+            reduced,
+            delivered_at: earliest(&[ReceiptKind::Delivered, ReceiptKind::Read]),
+            read_at: earliest(&[ReceiptKind::Read]),
+            provider_message_id: ids.filter(|own| !foreign.contains(&(id, (*own).to_owned()))).min(),
+            outranking: receipts.iter().copied().filter(|r| r.kind > known).max_by_key(|r| r.kind),
+        };
+        changes.insert(id, change);
     }
     write_changes(tx, &changes).await?;
     Ok(applied)
@@ -334,9 +393,8 @@ async fn write_changes(tx: &mut PgConnection, changes: &BTreeMap<i64, Change<'_>
             state = v.state::message_state,
             receipt_state = v.receipt_state,
             receipt_conflict = v.conflict,
-            delivered_at = case when v.receipt_state in ('delivered', 'read') then coalesce(m.delivered_at, v.done_at)
-                else m.delivered_at end,
-            read_at = case v.receipt_state when 'read' then coalesce(m.read_at, v.done_at) else m.read_at end,
+            delivered_at = least(m.delivered_at, v.delivered_at),
+            read_at = least(m.read_at, v.read_at),
             final_at = case when v.state in ('delivered', 'failed', 'expired') then coalesce(m.final_at, clock_now())
                 else m.final_at end,
             state_reason = case when m.state = 'submitted' and v.state in ('failed', 'expired')
@@ -345,9 +403,9 @@ async fn write_changes(tx: &mut PgConnection, changes: &BTreeMap<i64, Change<'_>
             provider_status_code = coalesce(v.code, m.provider_status_code),
             provider_cause = coalesce(v.cause, m.provider_cause),
             updated_at = clock_now()
-         from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::boolean[], $6::timestamptz[], $7::text[],
-            $8::text[], $9::text[])
-            as v(id, created_at, state, receipt_state, conflict, done_at, provider_message_id, code, cause)
+         from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::boolean[], $6::timestamptz[],
+            $7::timestamptz[], $8::text[], $9::text[], $10::text[])
+            as v(id, created_at, state, receipt_state, conflict, delivered_at, read_at, provider_message_id, code, cause)
          where m.id = v.id and m.created_at = v.created_at",
     )
     .bind(changes.keys().copied().collect::<Vec<_>>())
@@ -355,24 +413,37 @@ async fn write_changes(tx: &mut PgConnection, changes: &BTreeMap<i64, Change<'_>
     .bind(column(|c| Some(c.state.as_str().to_owned())))
     .bind(column(|c| c.reduced.state.map(|kind| kind.as_str().to_owned())))
     .bind(changes.values().map(|c| c.reduced.conflict).collect::<Vec<_>>())
-    .bind(changes.values().map(|c| c.last.done_at).collect::<Vec<_>>())
-    .bind(column(|c| c.last.provider_message_id.clone()))
-    .bind(column(|c| c.last.code.clone()))
-    .bind(column(|c| c.last.cause.clone()))
+    .bind(changes.values().map(|c| c.delivered_at).collect::<Vec<_>>())
+    .bind(changes.values().map(|c| c.read_at).collect::<Vec<_>>())
+    .bind(column(|c| c.provider_message_id.map(str::to_owned)))
+    .bind(column(|c| c.outranking.and_then(|receipt| receipt.code.clone())))
+    .bind(column(|c| c.outranking.and_then(|receipt| receipt.cause.clone())))
     .execute(tx)
     .await?;
     Ok(())
 }
 
-/// A provider message id belongs to one message; returns how many were owned by another.
-async fn own_message_ids(tx: &mut PgConnection, matched: &[Matched]) -> Result<usize, StoreError> {
-    let mut pairs: Vec<&Matched> = matched.iter().filter(|m| m.provider_message_id.is_some()).collect();
-    pairs.sort_by(|a, b| a.provider_message_id.cmp(&b.provider_message_id));
-    pairs.dedup_by(|a, b| a.provider_message_id == b.provider_message_id && a.account == b.account);
-    if pairs.is_empty() {
-        return Ok(0);
+/// A provider message id and the message that an answer or a receipt gives it to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnedId<'a> {
+    pub(super) account: &'a str,
+    pub(super) provider_message_id: &'a str,
+    pub(super) id: i64,
+    pub(super) created_at: DateTime<Utc>,
+}
+
+/// Notes whose each id is: a provider message id belongs to one message, the first. Returns those that are another's. The
+/// rows are locked.
+pub(super) async fn own_message_ids(
+    tx: &mut PgConnection,
+    mut ids: Vec<OwnedId<'_>>,
+) -> Result<HashSet<(i64, String)>, StoreError> {
+    if ids.is_empty() {
+        return Ok(HashSet::new());
     }
-    let foreign: i64 = sqlx::query_scalar(
+    // In one order, so that two transactions that name the same ids wait for each other and never deadlock.
+    ids.sort_by_key(|own| (own.account, own.provider_message_id, own.id));
+    let foreign: Vec<(i64, String)> = sqlx::query_as(
         "/* own_message_ids */
          with input as (
             select * from unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[])
@@ -381,17 +452,21 @@ async fn own_message_ids(tx: &mut PgConnection, matched: &[Matched]) -> Result<u
             insert into provider_message (provider_account, provider_message_id, message_id, message_created_at)
             select account, provider_message_id, message_id, created_at from input
             on conflict do nothing
+            returning provider_account, provider_message_id, message_id
          )
-         select count(*) from input i join provider_message p on p.provider_account = i.account
-            and p.provider_message_id = i.provider_message_id and p.message_id <> i.message_id",
+         select distinct i.message_id, i.provider_message_id from input i
+         where not exists (select from own where own.provider_account = i.account
+                and own.provider_message_id = i.provider_message_id and own.message_id = i.message_id)
+            and not exists (select from provider_message p where p.provider_account = i.account
+                and p.provider_message_id = i.provider_message_id and p.message_id = i.message_id)",
     )
-    .bind(pairs.iter().map(|m| m.account.as_str()).collect::<Vec<_>>())
-    .bind(pairs.iter().map(|m| m.provider_message_id.as_deref()).collect::<Vec<_>>())
-    .bind(pairs.iter().map(|m| m.message_id).collect::<Vec<_>>())
-    .bind(pairs.iter().map(|m| m.message_created_at).collect::<Vec<_>>())
-    .fetch_one(tx)
+    .bind(ids.iter().map(|own| own.account).collect::<Vec<_>>())
+    .bind(ids.iter().map(|own| own.provider_message_id).collect::<Vec<_>>())
+    .bind(ids.iter().map(|own| own.id).collect::<Vec<_>>())
+    .bind(ids.iter().map(|own| own.created_at).collect::<Vec<_>>())
+    .fetch_all(tx)
     .await?;
-    Ok(usize::try_from(foreign).unwrap_or(0))
+    Ok(foreign.into_iter().collect())
 }
 
 async fn mark_applied(tx: &mut PgConnection, matched: &[Matched]) -> Result<(), StoreError> {

@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 
 use super::claim::lock_jobs;
 use super::ingest::word;
+use super::receipts::{OwnedId, own_message_ids};
 use super::settle::Clear;
 use super::{JobFate, Store, StoreError};
 use crate::domain::message::{AttemptKey, Channel, Class, JobId, LeaseToken, MessageId, Recipient};
@@ -42,6 +43,8 @@ pub struct Recorded {
     pub moved: Vec<(Class, State)>,
     /// Answers that fit no state of their row.
     pub anomalies: Vec<(MessageId, AttemptKey, State)>,
+    /// Rows whose answer gave a message id that belongs to another message: it is left off.
+    pub foreign_ids: usize,
     /// Rows that a late answer settled.
     pub settled_late: usize,
     /// Successors made for rows proven not sent after their lease ended.
@@ -60,6 +63,13 @@ struct Move<'a> {
     part: &'a Part<'a>,
     from: State,
     to: State,
+}
+
+impl Move<'_> {
+    /// The message id that the answer gave to this row; a refused recipient has none.
+    fn message_id(&self) -> Option<&str> {
+        ids(self.part.ended).1.filter(|_| self.to == State::Submitted)
+    }
 }
 
 impl Store {
@@ -87,7 +97,9 @@ impl Store {
                 Err(_) => recorded.anomalies.push((part.id, part.ended.attempt_key, from)),
             }
         }
-        self.move_rows(&mut tx, &moves).await?;
+        let foreign = own_ids(&mut tx, &moves).await?;
+        recorded.foreign_ids = foreign.len();
+        self.move_rows(&mut tx, &moves, &foreign).await?;
         self.track_unknown(&mut tx, &moves).await?;
         recorded.successors = self.make_successors(&mut tx, &moves).await?;
         recorded.settled_late = moves.iter().filter(|m| m.from == State::Unknown).count();
@@ -97,7 +109,12 @@ impl Store {
         Ok(recorded)
     }
 
-    async fn move_rows(&self, tx: &mut PgConnection, moves: &[Move<'_>]) -> Result<(), StoreError> {
+    async fn move_rows(
+        &self,
+        tx: &mut PgConnection,
+        moves: &[Move<'_>],
+        foreign: &HashSet<MessageId>,
+    ) -> Result<(), StoreError> {
         if moves.is_empty() {
             return Ok(());
         }
@@ -133,7 +150,7 @@ impl Store {
         .bind(moves.iter().map(|m| m.part.charged).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.part.ended.retry_after.as_secs_f64()).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| ids(m.part.ended).0).collect::<Vec<_>>())
-        .bind(moves.iter().map(|m| ids(m.part.ended).1).collect::<Vec<_>>())
+        .bind(moves.iter().map(|m| m.message_id().filter(|_| !foreign.contains(&m.part.id))).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| words(&m.part.ended.answer.outcome).0).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| words(&m.part.ended.answer.outcome).1).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| needs_review(m.part.ended)).collect::<Vec<_>>())
@@ -269,6 +286,22 @@ fn reason(m: &Move<'_>) -> Option<String> {
             _,
         ) => None,
     }
+}
+
+/// Notes whose the message ids are that the answers gave; returns the rows whose id is another's.
+async fn own_ids(tx: &mut PgConnection, moves: &[Move<'_>]) -> Result<HashSet<MessageId>, StoreError> {
+    let given = moves.iter().filter_map(|m| {
+        let ended = m.part.ended;
+        let provider_message_id = m.message_id()?;
+        Some(OwnedId {
+            account: &ended.account,
+            provider_message_id,
+            id: m.part.id.0,
+            created_at: ended.message_created_at,
+        })
+    });
+    let foreign = own_message_ids(tx, given.collect()).await?;
+    Ok(foreign.into_iter().map(|(id, _)| MessageId(id)).collect())
 }
 
 /// Transaction id and message id that the answer gave.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sendonce_core::config::Budgets;
 use sendonce_core::domain::outcome::NotSent;
 use sendonce_providers::http::{NoReply, Reach, SendingClient, Unanswered};
 
@@ -72,15 +73,17 @@ async fn deadly() -> Peer {
 /// The race of a stale connection is a race; this is what holds whoever wins it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i2_dying_connections_never_make_a_request_arrive_twice_nor_a_not_sent_arrive() {
+    // One in some 15,000 requests is lost inside the client, which never asks for its body: not sent, after the whole timeout.
+    let budgets = Budgets { http: Duration::from_secs(5), ..patient() };
     let peer = deadly().await;
-    let client = client(&patient(), &Reach::default());
+    let client = client(&budgets, &Reach::default());
     let one_by_one = |worker: usize| {
-        let (client, url) = (client.clone(), plain(peer.at));
+        let (client, url, budgets) = (client.clone(), plain(peer.at), budgets.clone());
         async move {
             let mut results = Vec::new();
             for count in 0..250 {
                 let id = format!("{worker}-{count}");
-                let post = post_of(&url, format!("id={id}"), &patient());
+                let post = post_of(&url, format!("id={id}"), &budgets);
                 results.push((id, client.post(post, in_time()).await));
             }
             results

@@ -57,7 +57,7 @@ async fn i1_a_black_hole_is_not_sent() {
 #[tokio::test]
 async fn i1_a_reset_or_close_at_accept_never_lies() {
     for reset in [true, false] {
-        for _ in 0..40 {
+        for _ in 0..20 {
             let peer = Peer::new(move |conn, _| async move {
                 if reset {
                     conn.reset();
@@ -229,7 +229,7 @@ async fn i1_an_empty_body_is_refused_since_it_would_prove_nothing() {
 /// Answers before it could have read anything. No such answer may count as one to our request unless the body left.
 #[tokio::test]
 async fn i1_an_answer_ahead_of_the_request_never_lies() {
-    for _ in 0..40 {
+    for _ in 0..20 {
         let peer = Peer::new(|mut conn, _| async move {
             conn.say("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
             conn.stall().await;

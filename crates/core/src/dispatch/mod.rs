@@ -1,0 +1,388 @@
+//! What both senders share: slots ▶ claim ▶ send ▶ record. A delivery only says which job to work on; the claim takes as
+//! many rows as slots are free; each request is answered once, and its outcome is recorded before its job is acked.
+
+mod alarm;
+mod hand;
+mod recorder;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use self::hand::Hands;
+use self::recorder::{EndedRequest, Recorder};
+use crate::broker::envelope::JobMessage;
+use crate::broker::{Consume, Deliveries, Delivery, consume, topology};
+use crate::clock::Deadline;
+use crate::domain::message::{AttemptKey, Channel, Class, JobId, LeaseToken};
+use crate::domain::outcome::Outcome;
+use crate::provider::{Answer, Provider, SendRequest};
+use crate::service::Context;
+use crate::store::{Claim, ClaimJob, ClaimedMessage, Ended, JobAfterClaim, JobFate, StoreError};
+
+/// The accounts of a channel, by name.
+pub type Accounts = HashMap<String, Arc<dyn Provider>>;
+
+/// Rows that one claim may read. More reads more than it can take.
+const CLAIM_ROWS: usize = 600;
+const TICK: Duration = Duration::from_millis(50);
+const BEAT: Duration = Duration::from_secs(30);
+
+/// Starts the consumers, the claim loop and the recorder of one channel.
+///
+/// # Errors
+/// None at present: everything that can fail later is supervised.
+pub async fn run(ctx: Context, channel: Channel, accounts: Accounts) -> anyhow::Result<()> {
+    let (deliveries, incoming) = mpsc::channel(usize::from(ctx.config.sender.prefetch) * Class::ALL.len());
+    for &class in Class::ALL {
+        let spec = Consume {
+            queue: topology::send_queue(channel, class),
+            prefetch: ctx.config.sender.prefetch,
+            careful_start: false,
+        };
+        let (link, into, stop, metrics) =
+            (ctx.link.clone(), deliveries.clone(), ctx.tasks.draining().clone(), ctx.metrics.clone());
+        ctx.tasks.spawn("job consumer", async move { Ok(consume(link, spec, into, stop, metrics).await?) });
+    }
+    drop(deliveries);
+    ctx.tasks.spawn("send alarm", alarm::keep_armed(ctx.config.budgets.send, ctx.tasks.draining().clone()));
+
+    let (ended, to_record) = mpsc::unbounded_channel();
+    let (recorded, reports) = mpsc::unbounded_channel();
+    let token = LeaseToken(ctx.entropy.uuid());
+    let recorder = Recorder::new(ctx.clone(), token, recorded);
+    ctx.tasks.spawn("recorder", recorder.run(to_record));
+    let claimer = Claimer {
+        channel,
+        accounts,
+        token,
+        free: ctx.config.sender.slots,
+        hands: Hands::default(),
+        held_accounts: BTreeMap::new(),
+        ended,
+        ctx: ctx.clone(),
+    };
+    ctx.tasks.spawn("claimer", claimer.run(incoming, reports));
+    Ok(())
+}
+
+/// What the recorder tells the claimer.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// A request left its slot; its account asked to be left alone until then.
+    Answered { hold: Option<(String, Instant)> },
+    /// Outcomes of these jobs are durable.
+    Recorded(Vec<JobId>),
+}
+
+struct Claimer {
+    ctx: Context,
+    channel: Channel,
+    accounts: Accounts,
+    token: LeaseToken,
+    free: usize,
+    hands: Hands,
+    held_accounts: BTreeMap<String, Instant>,
+    ended: mpsc::UnboundedSender<EndedRequest>,
+}
+
+impl Claimer {
+    async fn run(
+        mut self,
+        mut incoming: Deliveries,
+        mut reports: mpsc::UnboundedReceiver<Report>,
+    ) -> anyhow::Result<()> {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let drain = self.ctx.tasks.draining().clone();
+        while !drain.is_cancelled() {
+            tokio::select! {
+                Some(delivery) = incoming.recv() => {
+                    self.take(delivery);
+                    while let Ok(more) = incoming.try_recv() {
+                        self.take(more);
+                    }
+                }
+                Some(report) = reports.recv() => {
+                    self.learn(report);
+                    while let Ok(more) = reports.try_recv() {
+                        self.learn(more);
+                    }
+                }
+                _ = tick.tick() => self.release_overdue().await?,
+                () = drain.cancelled() => break,
+            }
+            self.ctx.health.beat("claimer", BEAT);
+            while self.worth_claiming() && !drain.is_cancelled() {
+                if !self.claim().await? {
+                    break;
+                }
+            }
+        }
+        self.drain(incoming, reports).await
+    }
+
+    fn take(&mut self, delivery: Delivery) {
+        match serde_json::from_slice::<JobMessage>(&delivery.body) {
+            Ok(message) => {
+                let class = Class::ALL
+                    .iter()
+                    .copied()
+                    .find(|&class| topology::send_queue(self.channel, class) == delivery.routing_key);
+                self.hands.take(message, class.unwrap_or(Class::Promotional), delivery);
+            }
+            // Not ours, or of a newer release. Acking loses nothing: a job's deadline publishes it again.
+            Err(error) => {
+                tracing::warn!(%error, "a job message does not parse");
+                self.ctx.metrics.count_anomalies("job_message_unreadable", 1);
+                delivery.done();
+            }
+        }
+    }
+
+    fn learn(&mut self, report: Report) {
+        match report {
+            Report::Answered { hold } => {
+                self.free += 1;
+                if let Some((account, until)) = hold {
+                    tracing::warn!(account, "the lane holds: the account was throttled or refused");
+                    self.held_accounts.insert(account, until);
+                }
+            }
+            Report::Recorded(jobs) => {
+                for job in jobs {
+                    self.hands.finish_if_idle(job);
+                }
+            }
+        }
+    }
+
+    /// A job that waited too long for a slot is handed back: its row publishes it again soon, to whoever has slots, and
+    /// nothing is held unacked for long. While the database is away it stays in hand.
+    async fn release_overdue(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        self.held_accounts.retain(|_, until| *until > now);
+        for &class in Class::ALL {
+            let limit = self.ctx.config.classes.of(class).max_hold;
+            let overdue = self.hands.overdue(class, limit);
+            if overdue.is_empty() {
+                continue;
+            }
+            match self.ctx.store.release_jobs(&overdue, limit).await {
+                Ok(()) => overdue.into_iter().for_each(|id| self.hands.release(id)),
+                Err(StoreError::Unavailable(error)) => tracing::debug!(%error, "jobs stay in hand"),
+                Err(error @ (StoreError::Data(_) | StoreError::Unexpected(_))) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Few slots are worth a claim only when nothing else is coming: each claim reads whole jobs.
+    fn worth_claiming(&self) -> bool {
+        let enough = self.free * 4 >= self.ctx.config.sender.slots;
+        self.free > 0 && (enough || self.hands.has_queued(Class::Otp)) && self.hands.any_queued()
+    }
+
+    /// Jobs that fill the free slots, OTP first.
+    fn choose(&self) -> Vec<ClaimJob> {
+        let (mut requests, mut rows, mut chosen) = (0, 0, Vec::new());
+        for (id, hand) in self.hands.queued() {
+            let Some(account) = self.ctx.config.accounts.get(&hand.message.account) else { continue };
+            if self.held_accounts.contains_key(&hand.message.account) {
+                continue;
+            }
+            if requests >= self.free || rows >= CLAIM_ROWS || chosen.len() >= self.ctx.config.sender.claim_jobs {
+                break;
+            }
+            // An OTP never shares a request.
+            let max_recipients = if hand.class == Class::Otp { 1 } else { account.max_recipients };
+            requests += hand.message.rows.div_ceil(usize::from(max_recipients)).max(1);
+            rows += hand.message.rows;
+            chosen.push(ClaimJob { id, max_recipients });
+        }
+        chosen
+    }
+
+    /// One claim; false when another would change nothing now.
+    async fn claim(&mut self) -> anyhow::Result<bool> {
+        let jobs = self.choose();
+        if jobs.is_empty() {
+            return Ok(false);
+        }
+        let claim = Claim {
+            token: self.token,
+            jobs,
+            attempt_keys: (0..self.free).map(|_| AttemptKey(self.ctx.entropy.uuid())).collect(),
+            repeated: false,
+        };
+        // Read before the claim: the budget covers it.
+        let deadline = Deadline::after(self.ctx.clock.clone(), self.ctx.config.budgets.send);
+        let (rows, after) = self.claim_until_answered(&claim).await?;
+        let requests = group(rows);
+        let left_hand = |job: &JobAfterClaim| job.released.is_some_and(|fate| fate != JobFate::Due);
+        let progressed = !requests.is_empty() || after.iter().any(left_hand);
+        self.settle_hands(&after, &requests);
+        self.free -= requests.len();
+        for rows in requests {
+            self.send(rows, deadline.clone());
+        }
+        Ok(progressed)
+    }
+
+    /// Repeats a claim whose answer was lost, with the same keys, also past the budget: what it took is then provably
+    /// not sent, and says so instead of becoming unknown.
+    async fn claim_until_answered(&self, claim: &Claim) -> anyhow::Result<(Vec<ClaimedMessage>, Vec<JobAfterClaim>)> {
+        let repeated = AtomicBool::new(false);
+        Ok(self
+            .ctx
+            .hold("claimer", || {
+                let again = repeated.swap(true, Ordering::SeqCst);
+                let claim = Claim { repeated: again, ..claim.clone() };
+                async move { self.ctx.store.claim(&claim).await }
+            })
+            .await?)
+    }
+
+    fn settle_hands(&mut self, after: &[JobAfterClaim], requests: &[Vec<ClaimedMessage>]) {
+        for rows in requests {
+            if let Some(job) = rows.first().map(|row| row.job_id) {
+                self.hands.add_request(job);
+            }
+        }
+        for job in after {
+            match job.released {
+                None if job.due > 0 => {}
+                // Rows beyond the free slots stay queued.
+                Some(JobFate::Due) => {}
+                None => self.hands.unqueue(job.id),
+                Some(JobFate::Gone | JobFate::Leased | JobFate::Waiting | JobFate::Parked) => {
+                    self.hands.unqueue(job.id);
+                    self.hands.finish_if_idle(job.id);
+                }
+            }
+        }
+    }
+
+    /// Puts one request on the wire, in a slot of its own.
+    fn send(&self, rows: Vec<ClaimedMessage>, deadline: Deadline) {
+        let Some(first) = rows.first().cloned() else { return };
+        let request = SendRequest {
+            attempt_key: first.attempt_key,
+            channel: first.channel,
+            class: first.class,
+            sender_id: first.sender_id.clone(),
+            body: first.body.clone(),
+            encoding: first.encoding,
+            dlt_entity_id: first.dlt_entity_id.clone(),
+            dlt_template_id: first.dlt_template_id.clone(),
+            recipients: rows.iter().map(|row| row.recipient.clone()).collect(),
+            trace_parent: first.trace_parent.clone(),
+        };
+        let provider = self.accounts.get(&first.account).cloned();
+        let outstanding = self.hands.outstanding(first.job_id);
+        let (ctx, ended) = (self.ctx.clone(), self.ended.clone());
+        self.ctx.tasks.spawn_work(async move {
+            let started = Instant::now();
+            let answer = match provider {
+                Some(provider) => provider.send(&request, deadline).await,
+                // The account left the configuration after the job was made: provably nothing was sent.
+                None => Answer {
+                    outcome: Outcome::NotSent(crate::domain::outcome::NotSent::Request),
+                    http_status: None,
+                },
+            };
+            let took = started.elapsed();
+            log_attempt(&first, rows.len(), &answer, took);
+            ctx.metrics.count_attempt(first.channel, first.class, answer.outcome.verdict(), took.as_secs_f64());
+            let ended_request = EndedRequest { ended: ended_of(&first, &rows, answer), rows_attempts: first.attempt_count, outstanding };
+            if ended.send(ended_request).is_err() {
+                tracing::error!(attempt.key = %first.attempt_key, "an outcome came after the recorder ended; its lease decides");
+            }
+        });
+    }
+
+    /// Gives back what is not begun, then waits for every outcome to be durable.
+    async fn drain(
+        mut self,
+        mut incoming: Deliveries,
+        mut reports: mpsc::UnboundedReceiver<Report>,
+    ) -> anyhow::Result<()> {
+        while let Ok(delivery) = incoming.try_recv() {
+            delivery.give_back();
+        }
+        self.hands.give_back_idle();
+        while !self.hands.is_empty() {
+            tokio::select! {
+                report = reports.recv() => match report {
+                    Some(report) => self.learn(report),
+                    None => break,
+                },
+                delivery = incoming.recv() => if let Some(delivery) = delivery { delivery.give_back() } else {
+                    sleep(Duration::from_millis(5)).await;
+                },
+            }
+            self.hands.give_back_idle();
+        }
+        while let Some(delivery) = incoming.recv().await {
+            delivery.give_back();
+        }
+        Ok(())
+    }
+}
+
+/// Rows by request: those that share an attempt key travel together.
+fn group(rows: Vec<ClaimedMessage>) -> Vec<Vec<ClaimedMessage>> {
+    let mut by_key: BTreeMap<AttemptKey, Vec<ClaimedMessage>> = BTreeMap::new();
+    for row in rows {
+        by_key.entry(row.attempt_key).or_default().push(row);
+    }
+    by_key.into_values().collect()
+}
+
+fn ended_of(first: &ClaimedMessage, rows: &[ClaimedMessage], answer: Answer) -> Ended {
+    Ended {
+        attempt_key: first.attempt_key,
+        job_id: first.job_id,
+        message_created_at: first.created_at,
+        claimed_at: first.claimed_at,
+        tenant: first.tenant.clone(),
+        channel: first.channel,
+        class: first.class,
+        account: first.account.clone(),
+        messages: rows.iter().map(|row| (row.id, row.recipient.clone())).collect(),
+        answer,
+        retry_after: Duration::ZERO,
+    }
+}
+
+/// Both keys stand on every attempt's line (I21); the number and the body on none.
+fn log_attempt(first: &ClaimedMessage, rows: usize, answer: &Answer, took: Duration) {
+    let (code, detail) = match &answer.outcome {
+        Outcome::Accepted(accepted) => (accepted.code.as_deref(), None),
+        Outcome::Rejected(refusal) | Outcome::Throttled { refusal, .. } | Outcome::AccountRefused(refusal) => {
+            (refusal.code.as_deref(), None)
+        }
+        Outcome::NotSent(cause) => (None, Some(cause.as_str())),
+        Outcome::Ambiguous(ambiguity) => (None, Some(ambiguity.as_str())),
+    };
+    tracing::info!(
+        message.id = first.id.0,
+        business.key = first.business_key,
+        attempt.key = %first.attempt_key,
+        attempt.count = first.attempt_count,
+        job.id = first.job_id.0,
+        account = first.account,
+        class = %first.class,
+        recipients = rows,
+        verdict = %answer.outcome.verdict(),
+        code,
+        detail,
+        http.status = answer.http_status,
+        duration.ms = took.as_millis() as u64,
+        "attempt"
+    );
+}

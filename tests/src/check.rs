@@ -1,0 +1,42 @@
+//! What most end-to-end tests look for.
+
+use anyhow::{Result, ensure};
+use sendonce_devstack::audit::{Audit, audit};
+
+use crate::{World, eventually};
+
+impl World {
+    /// Waits until `expected` rows are in `state`.
+    pub async fn reach(&self, state: &str, expected: i64) {
+        eventually(state, async || {
+            let found = self.count(state).await?;
+            ensure!(found == expected, "{found} rows are {state}, {expected} expected; {}", self.states().await?);
+            Ok(())
+        })
+        .await;
+    }
+
+    /// Waits until nothing is pending or claimed and no job is left.
+    pub async fn reach_rest(&self, rows: i64) {
+        eventually("rest", async || {
+            let found = self.sql("select count(*), count(*) filter (where state in ('pending', 'claimed')), (select count(*) from send_job) from outbound_message").await?;
+            ensure!(found == format!("{rows}|0|0"), "rows|undecided|jobs: {found}; {}", self.states().await?);
+            Ok(())
+        })
+        .await;
+    }
+
+    async fn states(&self) -> Result<String> {
+        self.sql("select state, state_reason, count(*) from outbound_message group by 1, 2 order by 1, 2").await
+    }
+
+    /// The provider's ledger and our rows agree.
+    ///
+    /// # Panics
+    /// With the violations when they do not.
+    pub async fn assert_clean(&self) -> Audit {
+        let found = audit(&self.fleet).await.expect("the audit runs");
+        assert!(found.violations.is_empty(), "{:#?}", found.violations);
+        found
+    }
+}
