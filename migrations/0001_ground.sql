@@ -32,11 +32,19 @@ create type correlation_result as enum ('matched', 'ambiguous', 'not_found');
 create sequence message_id_seq increment by 1000;
 create sequence job_id_seq increment by 1000;
 
+-- The timeline that WAL is written on now; the control file is one checkpoint behind a promotion.
+create function wal_timeline() returns integer
+    language sql volatile
+    as $$ select ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::integer $$;
+
+-- The newest row names the history that the database is in: hints in Redis hold for one epoch and timeline, and workers
+-- compare how far it had come (crates/core/src/gate). A restore begins a new epoch and completes it when it has ended.
 create table store_epoch (
     epoch             uuid primary key default gen_random_uuid(),
     system_identifier text not null,
-    timeline          integer not null,
-    started_at        timestamptz not null default clock_now()
+    timeline          integer not null default wal_timeline(),
+    started_at        timestamptz not null default clock_now(),
+    completed_at      timestamptz
 );
-insert into store_epoch (system_identifier, timeline)
-    select system_identifier::text, timeline_id from pg_control_system(), pg_control_checkpoint();
+insert into store_epoch (system_identifier, completed_at)
+    select system_identifier::text, clock_now() from pg_control_system();

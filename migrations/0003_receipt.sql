@@ -23,8 +23,13 @@ create table receipt (
     primary key (id, received_at)
 ) partition by range (received_at);
 create index receipt_message on receipt (message_id) where message_id is not null;
-create index receipt_open_txn on receipt (provider_txn_id, provider_account) where disposition <> 'applied';
-create index receipt_open_message on receipt (provider_message_id, provider_account) where disposition <> 'applied';
+-- "is not null" keeps each to its own question: the planner would take either for the other while a partition is empty.
+create index receipt_open_txn on receipt (provider_txn_id, provider_account)
+    where disposition <> 'applied' and provider_txn_id is not null;
+create index receipt_open_message on receipt (provider_message_id, provider_account)
+    where disposition <> 'applied' and provider_message_id is not null;
+-- The newest receipt of an account: its silence is an alarm.
+create index receipt_account on receipt (provider_account, received_at);
 create index receipt_early on receipt (received_at) where disposition = 'early';
 
 -- Stores a receipt once. A unique index on the monthly table would fall into the partition trap.

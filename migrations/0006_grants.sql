@@ -4,9 +4,10 @@ grant usage on schema public to sendonce_worker, sendonce_import, sendonce_resto
 grant usage on sequence message_id_seq, job_id_seq, receipt_id_seq to sendonce_worker, sendonce_import, sendonce_restore;
 
 grant select, insert, update on outbound_message, message_key, submission, receipt, receipt_key, provider_message,
-    cancellation, parked to sendonce_worker;
+    cancellation, parked, sweep_cursor to sendonce_worker;
 grant select, insert, update, delete on send_job, unresolved to sendonce_worker;
 grant select on store_epoch, rate_card, _sqlx_migrations to sendonce_worker;
+grant update (timeline) on store_epoch to sendonce_worker;
 
 grant select, insert, update on outbound_message, message_key, submission, unresolved, provider_message
     to sendonce_import, sendonce_restore;

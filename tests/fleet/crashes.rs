@@ -89,10 +89,7 @@ async fn f3_a_drain_under_load_finishes_what_is_in_flight_and_leaves_nothing_in_
     assert_eq!(world.count("claimed").await?, 0);
     assert_eq!(world.count("unknown").await?, 0);
     assert!(world.count("pending").await? > 0, "the drain came before the end of the work");
-    for role in Role::ALL {
-        world.fleet.spawn(role, 0)?;
-        world.fleet.wait_ready(role, 0).await?;
-    }
+    world.fleet.start_workers().await?;
     world.reach("delivered", 400).await;
     assert_eq!(world.assert_clean().await.accepted, 400);
     world.end().await

@@ -4,5 +4,10 @@
 mod crashes;
 mod flow;
 mod intake;
+mod outages;
 mod provider;
+mod redis;
+mod resolve;
 mod shell;
+mod traces;
+mod whatsapp;

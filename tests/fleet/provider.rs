@@ -67,17 +67,16 @@ async fn i1_every_ambiguous_answer_ends_unknown_with_one_request_on_the_wire() -
 
 async fn sweeps(world: &World) -> Result<f64> {
     let page = world.fleet.admin(sendonce_devstack::fleet::Role::Reconciler, 0, "/metrics").await?.1;
-    let line = page.lines().find(|line| line.starts_with("sendonce_sweep_passes_total") && line.contains("\"jobs\""));
+    let line = page.lines().find(|line| {
+        line.starts_with("sendonce_sweep_passes_total") && line.contains("sweep=\"jobs\",result=\"done\"")
+    });
     Ok(line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0))
 }
 
 #[tokio::test]
 async fn t10_connect_refused_goes_back_to_pending_and_is_sent_once_when_the_provider_is_up() -> Result<()> {
     let mut world = World::prepare("refused", |options| options.set("sender.max_attempts", "50")).await?;
-    for role in sendonce_devstack::fleet::Role::ALL {
-        world.fleet.spawn(role, 0)?;
-        world.fleet.wait_ready(role, 0).await?;
-    }
+    world.fleet.start_workers().await?;
     publish(&world.fleet.amqp_url(), &orders(10).iter().map(Event::outgoing).collect::<Vec<_>>()).await?;
     eventually("attempts were refused", async || {
         let tried = world

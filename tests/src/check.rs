@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use sendonce_devstack::audit::{Audit, audit};
+use sendonce_devstack::fleet::Role;
 
 use crate::{World, eventually};
 
@@ -28,6 +29,13 @@ impl World {
 
     async fn states(&self) -> Result<String> {
         self.sql("select state, state_reason, count(*) from outbound_message group by 1, 2 order by 1, 2").await
+    }
+
+    /// Sum of a worker's samples called `name` that bear all of `labels`, each as `key="value"`.
+    pub async fn sample(&self, role: Role, name: &str, labels: &[&str]) -> Result<f64> {
+        let page = self.fleet.admin(role, 0, "/metrics").await?.1;
+        let of_it = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
+        Ok(page.lines().filter(of_it).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
     /// The provider's ledger and our rows agree.

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on says so")]
 
 mod check;
+mod collector;
 mod events;
 mod wait;
 mod world;
 
+pub use collector::{Collector, Spanned};
 pub use events::{Event, publish};
 pub use wait::{PATIENCE, eventually};
 pub use world::{World, database};

@@ -41,12 +41,20 @@ pub struct World {
 impl World {
     /// Prepares a world; `change` may override settings. Nothing is started yet.
     pub async fn prepare(test: &str, change: impl FnOnce(FleetOptions) -> FleetOptions) -> Result<Self> {
-        let stack = StackHandle::from_env()?;
+        Self::prepare_on(&StackHandle::from_env()?, test, change).await
+    }
+
+    /// Prepares a world on a stack of the test's own.
+    pub async fn prepare_on(
+        stack: &StackHandle,
+        test: &str,
+        change: impl FnOnce(FleetOptions) -> FleetOptions,
+    ) -> Result<Self> {
         let name = unique(test);
         let folder = stack.data_dir.join("worlds").join(&name);
         let options = change(FleetOptions::new(name.clone(), folder));
-        let fleet = Fleet::prepare(&stack, options).await?;
-        let store = open(&stack, &name, Timing::of(&Config::default()))?;
+        let fleet = Fleet::prepare(stack, options).await?;
+        let store = open(stack, &name, Timing::of(&Config::default()))?;
         Ok(Self { fleet, store })
     }
 

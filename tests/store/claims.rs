@@ -348,6 +348,20 @@ async fn o6_a_job_without_attempts_left_is_parked_until_its_time_to_live() -> Re
     Ok(())
 }
 
+/// A row without attempts left is passed over while others of its job go on.
+#[tokio::test]
+async fn o6_a_row_without_attempts_left_is_not_claimed() -> Result<()> {
+    let bench = Bench::new("spent").await?;
+    let (job, all) = bench.queue(&[ANNA, BERT]).await?;
+    bench.sql(&format!("update outbound_message set attempt_count = 3 where id = {}", all[0])).await?;
+    let made = claim(&[job], 5, 1);
+    let (rows, after) = bench.store.claim(&made).await?;
+    assert_eq!((ids(&rows), after[0].due), ([all[1]].into(), 0));
+    let recorded = bench.store.record(&[ended(&rows, not_sent())], &[job], made.token).await?;
+    assert_eq!(recorded.jobs[&job], JobFate::Waiting, "the other may try again");
+    Ok(())
+}
+
 /// A claim of nothing that is there leaves no trace.
 #[tokio::test]
 async fn a_claim_of_a_job_that_is_gone_is_empty() -> Result<()> {

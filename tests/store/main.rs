@@ -4,6 +4,11 @@
 mod claims;
 mod guard;
 mod keys;
+mod late;
+mod plans;
+mod position;
+mod receipts;
 mod records;
 mod statements;
 mod support;
+mod sweeps;

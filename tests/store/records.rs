@@ -284,17 +284,35 @@ async fn e9_two_records_at_once_leave_no_job_behind() -> Result<()> {
     Ok(())
 }
 
-/// A record that settles with a token that is not the job's leaves the lease to its holder.
+/// A record that settles with a token that is not the job's leaves the lease to its holder, who may claim the rest.
 #[tokio::test]
 async fn the_lease_of_another_is_not_settled() -> Result<()> {
     let bench = Bench::new("foreign").await?;
     let (job, _) = bench.queue(&[ANNA, BERT]).await?;
     let made = claim(&[job], 1, 1);
-    bench.store.claim(&made).await?;
-    let before = bench.job(job).await?;
-    let recorded = bench.store.record(&[], &[job], token()).await?;
+    let (rows, _) = bench.store.claim(&made).await?;
+    for on_the_wire in [true, false] {
+        if !on_the_wire {
+            bench.store.record(&[ended(&rows, accepted("txn-1"))], &[], made.token).await?;
+        }
+        let before = bench.job(job).await?;
+        let recorded = bench.store.record(&[], &[job], token()).await?;
+        assert_eq!(recorded.jobs[&job], JobFate::Leased, "on the wire: {on_the_wire}");
+        assert_eq!(bench.job(job).await?, before);
+    }
+    Ok(())
+}
+
+/// Nothing is pending any more, but a request is on the wire: without its job no sweep would end its lease.
+#[tokio::test]
+async fn e9_a_job_stays_while_its_last_row_is_on_the_wire() -> Result<()> {
+    let bench = Bench::new("last").await?;
+    let (job, _) = bench.queue(&[ANNA, BERT]).await?;
+    let made = claim(&[job], 2, 1);
+    let (rows, _) = bench.store.claim(&made).await?;
+    let recorded = bench.record(&made, &requests(&rows)[0], accepted("txn-1")).await?;
     assert_eq!(recorded.jobs[&job], JobFate::Leased);
-    assert_eq!(bench.job(job).await?, before);
+    assert!(bench.job(job).await?.is_some());
     Ok(())
 }
 

@@ -220,3 +220,20 @@ async fn i8_a_life_from_admission_to_receipt() -> Result<()> {
     assert!(DateTime::parse_from_rfc3339(bench.row(rows[0].id).await?["final_at"].as_str().unwrap()).is_ok());
     Ok(())
 }
+
+#[tokio::test]
+async fn t26_an_account_is_silent_since_its_newest_receipt_or_since_the_store_began() -> Result<()> {
+    let mut bench = Bench::new("last_receipts").await?;
+    bench.store.apply_receipts(&[receipt("txn-old", ANNA, ReceiptKind::Delivered)]).await?;
+    bench.shift_clock("35 days").await?;
+    bench.store.apply_receipts(&[receipt("txn-new", ANNA, ReceiptKind::Delivered)]).await?;
+    let silence = bench.store.last_receipts(&["main", "never-heard"]).await?;
+    let seconds = |account: &str| silence.iter().find(|(name, _)| name == account).map(|(_, age)| age.as_secs());
+    assert!(seconds("main").is_some_and(|age| age < 60), "{silence:?}");
+    assert!(seconds("never-heard").is_some_and(|age| age >= 35 * 86_400), "{silence:?}");
+    bench.shift_clock("70 days").await?;
+    let silence = bench.store.last_receipts(&["main"]).await?;
+    let expected = Duration::from_secs(35 * 86_400);
+    assert!(silence[0].1 >= expected && silence[0].1 < expected + Duration::from_secs(60), "{silence:?}");
+    Ok(())
+}

@@ -20,7 +20,6 @@ use sendonce_core::store::{
     SweepConnection, Timing,
 };
 use sendonce_devstack::StackHandle;
-use sendonce_tests::eventually;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -123,6 +122,7 @@ pub fn message_of(id: MessageId, job: JobId, tenant: &str, event_id: &str, to: &
         currency: "INR".into(),
         rate_id: 1,
         fallback_channels: vec![Channel::Whatsapp],
+        correlation_window: std::time::Duration::from_secs(90),
     }
 }
 
@@ -352,18 +352,6 @@ impl Bench {
     /// Moves a job's deadline into the past.
     pub async fn wake(&self, id: JobId) -> Result<()> {
         self.sql(&format!("update send_job set wake_at = clock_now() - interval '1 second' where id = {id}")).await?;
-        Ok(())
-    }
-
-    /// Polls until `sql` gives `expected`.
-    pub async fn until(&self, sql: &str, expected: &str) -> Result<()> {
-        eventually(sql, || async {
-            match self.sql(sql).await {
-                Ok(found) if found == expected => Ok(()),
-                other => Err(other),
-            }
-        })
-        .await;
         Ok(())
     }
 }

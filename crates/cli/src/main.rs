@@ -2,7 +2,7 @@
 
 mod output;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -30,16 +30,19 @@ struct Arguments {
 enum Command {
     /// Bring a database to this release's schema. Needs the owner's URL, not a worker's.
     Migrate {
+        #[arg(long, required_unless_present = "database_url_file", conflicts_with = "database_url_file")]
+        database_url: Option<String>,
+        /// The file that holds it: a secret on a command line is seen by everybody.
         #[arg(long)]
-        database_url: String,
+        database_url_file: Option<PathBuf>,
     },
     /// Publish an event (CloudEvents JSON) and wait for the broker's confirm.
     Publish {
         /// The file; `-` for standard input.
         event: PathBuf,
     },
-    /// Show a message: its row, attempts and receipts. By message id, business key, event id, transaction id, provider
-    /// message id or number.
+    /// Show a message: its row, attempts and receipts. By message id, business key, event id, trace id, transaction id,
+    /// provider message id or number.
     Show { what: String },
     /// Messages by class and state, and money by tenant, day and channel.
     Stats,
@@ -90,8 +93,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let output = Output { json: arguments.json };
     let load = || config::load(arguments.config.as_deref());
     match arguments.command {
-        Command::Migrate { database_url } => {
-            let version = migrate(&database_url).await?;
+        Command::Migrate { database_url, database_url_file } => {
+            let version = migrate(&owner_url(database_url, database_url_file.as_deref())?).await?;
             print_line(&format!("the schema is at version {version}"));
             Ok(())
         }
@@ -118,7 +121,18 @@ fn open(config: &Config) -> anyhow::Result<Store> {
     Ok(Store::open(&config.database, Timing::of(config), "sendonce-cli")?)
 }
 
-async fn publish(config: &Config, event: &std::path::Path) -> anyhow::Result<()> {
+fn owner_url(url: Option<String>, file: Option<&Path>) -> anyhow::Result<String> {
+    match (url, file) {
+        (Some(url), _) => Ok(url),
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            Ok(text.trim().to_owned())
+        }
+        (None, None) => anyhow::bail!("say --database-url or --database-url-file"),
+    }
+}
+
+async fn publish(config: &Config, event: &Path) -> anyhow::Result<()> {
     let body = if event.as_os_str() == "-" {
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes).context("cannot read standard input")?;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::Link;
+use crate::gate::Gate;
 use crate::store::Store;
 use crate::telemetry::Metrics;
 
@@ -26,12 +27,26 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default)]
 pub struct Health {
     loops: Arc<Mutex<BTreeMap<&'static str, (Instant, Duration)>>>,
+    halted: Arc<Mutex<BTreeMap<&'static str, String>>>,
 }
 
 impl Health {
     /// The loop `name` is alive and will report again within `limit`.
     pub fn beat(&self, name: &'static str, limit: Duration) {
         self.loops.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (Instant::now(), limit));
+    }
+
+    /// The loop `name` lives and takes no work, and why; `None` when it does again.
+    pub fn halt(&self, name: &'static str, why: Option<String>) {
+        let mut halted = self.halted.lock().unwrap_or_else(PoisonError::into_inner);
+        match why {
+            Some(why) => drop(halted.insert(name, why)),
+            None => drop(halted.remove(name)),
+        }
+    }
+
+    fn halted(&self) -> Vec<String> {
+        self.halted.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     fn silent(&self) -> Vec<&'static str> {
@@ -44,6 +59,7 @@ impl Health {
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
     pub(crate) store: Store,
+    pub(crate) gate: Gate,
     pub(crate) links: Vec<Link>,
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
@@ -84,7 +100,10 @@ async fn readyz(State(admin): State<Admin>) -> Response {
             missing.push("broker: not connected".to_owned());
         }
     }
-    let config = format!("config {}\n", admin.config_hash);
+    missing.extend(admin.health.halted());
+    // Redis gives hints only: without them everything works, and PostgreSQL has more to do.
+    let redis = if admin.gate.is_degraded() { "degraded: Redis does not answer\n" } else { "" };
+    let config = format!("{redis}config {}\n", admin.config_hash);
     if missing.is_empty() {
         return (StatusCode::OK, format!("ready\n{config}")).into_response();
     }

@@ -6,6 +6,8 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
+pub mod gate;
+mod healthcheck;
 pub mod provider;
 pub mod service;
 pub mod store;

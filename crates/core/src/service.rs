@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -19,6 +19,8 @@ use crate::admin::{self, Admin, Health};
 use crate::broker::{BrokerError, Link, Publisher};
 use crate::clock::{Clock, Entropy, SystemClock};
 use crate::config::{self, Config, Loaded};
+use crate::gate::Gate;
+use crate::healthcheck;
 use crate::store::{Store, StoreError, Timing};
 use crate::telemetry::{self, Metrics};
 
@@ -26,11 +28,23 @@ use crate::telemetry::{self, Metrics};
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The configuration file; `SENDONCE_SECTION__KEY` in the environment overrides it.
-    #[arg(long)]
+    #[arg(long, global = true)]
     config: Option<PathBuf>,
     /// Check the configuration, say what is wrong with it, and exit.
     #[arg(long)]
     check_config: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum Command {
+    /// Ask the worker that runs beside this process how it is; the exit code is 0 if all is well.
+    Healthcheck {
+        /// Whether it is ready for work (`/readyz`), instead of whether it lives (`/livez`).
+        #[arg(long)]
+        ready: bool,
+    },
 }
 
 /// What a worker's `run` gets.
@@ -39,6 +53,7 @@ pub struct Context {
     pub name: &'static str,
     pub config: Arc<Config>,
     pub store: Store,
+    pub gate: Gate,
     /// For consuming; publishing has a connection of its own.
     pub link: Link,
     pub publisher: Publisher,
@@ -142,24 +157,37 @@ where
     if arguments.check_config {
         return say(&format!("the configuration is consistent (hash {})", loaded.hash));
     }
-    if let Err(error) = telemetry::start_logs(&loaded.config.log) {
-        return complain(name, &format!("{error:#}"));
+    if let Some(Command::Healthcheck { ready }) = arguments.command {
+        return match healthcheck::ask(&loaded.config.admin.listen, if ready { "/readyz" } else { "/livez" }) {
+            Ok(answer) => say(&answer),
+            Err(error) => complain(name, &format!("{error:#}")),
+        };
     }
-    // One TLS backend for every client in the process; a second call finds it installed.
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
+    // One TLS backend for every client in the process, the exporter's too; a second call finds it installed.
+    let tls_was_there = rustls::crypto::ring::default_provider().install_default().is_err();
+    let exporter = match telemetry::start(name, &loaded.config) {
+        Ok(exporter) => exporter,
+        Err(error) => return complain(name, &format!("{error:#}")),
+    };
+    if tls_was_there {
         tracing::debug!("a TLS provider was installed before");
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(name, &format!("cannot start the runtime: {error}")),
     };
-    match runtime.block_on(supervise(name, loaded, worker)) {
+    let code = match runtime.block_on(supervise(name, loaded, worker)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "{name} stops");
             ExitCode::FAILURE
         }
+    };
+    // After the drain and outside async code. Whether a collector takes them changes nothing.
+    if let Some(exporter) = exporter {
+        exporter.stop();
     }
+    code
 }
 
 async fn supervise<F, R>(name: &'static str, loaded: Loaded, worker: F) -> anyhow::Result<()>
@@ -174,10 +202,12 @@ where
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
 
+    context.metrics.set_info(&hash);
     let listener = TcpListener::bind(&context.config.admin.listen).await?;
     tracing::info!(address = %listener.local_addr()?, config = hash, "{name} starts");
     let admin = Admin {
         store: context.store.clone(),
+        gate: context.gate.clone(),
         links: vec![context.link.clone()],
         health: context.health.clone(),
         metrics: context.metrics.clone(),
@@ -187,7 +217,9 @@ where
     tasks.spawn("admin port", admin::serve(listener, admin, stop_admin.clone()));
 
     let started = async {
-        await_schema(&context).await?;
+        await_database(&context).await?;
+        let watch = context.gate.clone().watch(context.health.clone(), tasks.drain.clone());
+        tasks.spawn("database watch", watch);
         await_broker(&context).await?;
         worker(context.clone()).await
     };
@@ -228,12 +260,15 @@ fn build(name: &'static str, config: Arc<Config>, tasks: Tasks) -> anyhow::Resul
     let store = Store::open(&config.database, Timing::of(&config), &format!("sendonce-{name}"))?;
     let link = |purpose: &str| Link::new(config.broker.url.clone(), format!("sendonce-{name} {purpose}"));
     let publisher = Publisher::new(link("publishes"), config.broker.confirm_timeout);
+    let metrics = Metrics::default();
+    let gate = Gate::new(&config.redis, store.clone(), metrics.clone())?;
     Ok(Context {
         name,
         store,
+        gate,
         link: link("consumes"),
         publisher,
-        metrics: Metrics::default(),
+        metrics,
         health: Health::default(),
         clock: Arc::new(SystemClock),
         entropy: Entropy,
@@ -242,11 +277,15 @@ fn build(name: &'static str, config: Arc<Config>, tasks: Tasks) -> anyhow::Resul
     })
 }
 
-/// Waits for the database; a schema that is not ours ends the process.
-async fn await_schema(context: &Context) -> anyhow::Result<()> {
+/// Waits for the database, and asks the gate about it; a schema that is not ours ends the process.
+async fn await_database(context: &Context) -> anyhow::Result<()> {
     let mut pause = FIRST_PAUSE;
     loop {
-        match context.store.check_schema(context.config.testing.allow_clock_offset).await {
+        let checked = async {
+            context.store.check_schema(context.config.testing.allow_clock_offset).await?;
+            context.gate.look().await
+        };
+        match checked.await {
             Ok(()) => return Ok(()),
             Err(error @ StoreError::Unavailable(_)) => tracing::warn!(%error, "waiting for the database"),
             Err(error) => return Err(error.into()),

@@ -22,6 +22,7 @@ where
 {
     let drain = ctx.tasks.draining().clone();
     let mut failures = 0u32;
+    ctx.metrics.begin_sweep(name);
     while !drain.is_cancelled() {
         ctx.health.beat(name, every * 4 + SLOWEST * 2);
         let wait = match pass().await {

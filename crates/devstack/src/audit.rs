@@ -1,5 +1,5 @@
-//! The provider's ledger held against our rows. Joined by recipient and text, never by our own keys or ids, so that a bug
-//! in those shows. Texts must be unique per message, which the publishers of this crate and the tests see to.
+//! The provider's ledger held against our rows. Joined by channel, recipient and text, never by our own keys or ids, so that a
+//! bug in those shows. Texts must be unique per message and channel, which the publishers of this crate and the tests see to.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,7 +23,7 @@ pub struct Audit {
     /// Acceptances that no row admits.
     pub ghost: usize,
     pub misbilled: usize,
-    /// Transaction ids on the wrong row.
+    /// Transaction and message ids on the wrong row.
     pub misattributed: usize,
     pub money: Vec<MoneyLine>,
     pub violations: Vec<String>,
@@ -55,6 +55,7 @@ struct Row {
     state: String,
     submitted: bool,
     provider_txn_id: Option<String>,
+    provider_message_id: Option<String>,
     units: i64,
     cost: i64,
     day: String,
@@ -62,7 +63,9 @@ struct Row {
 
 #[derive(Debug, Clone)]
 struct Acceptance {
+    /// Empty where the provider issues none.
     txn: String,
+    message_id: String,
     units: i64,
     amount: i64,
 }
@@ -70,7 +73,7 @@ struct Acceptance {
 const ROWS: &str = "
     select coalesce(json_agg(row_to_json(r)), '[]') from (
         select id, tenant_id, channel, recipient, body, state, submitted_at is not null as submitted, provider_txn_id,
-            coalesce(billable_units, segments) as units,
+            provider_message_id, coalesce(billable_units, segments) as units,
             (coalesce(cost, unit_price * segments) * 10000)::bigint as cost,
             to_char(coalesce(submitted_at, claimed_at, created_at) at time zone 'UTC', 'YYYY-MM-DD') as day
         from outbound_message
@@ -83,13 +86,15 @@ pub async fn audit(fleet: &Fleet) -> Result<Audit> {
 }
 
 fn compare(rows: &[Row], ledger: &[Value]) -> Result<Audit> {
-    let mut accepted: HashMap<(String, String), Vec<Acceptance>> = HashMap::new();
+    let mut accepted: HashMap<(String, String, String), Vec<Acceptance>> = HashMap::new();
     for entry in ledger {
+        let channel = channel_of(entry).with_context(|| format!("the ledger names no channel: {}", entry["kind"]))?;
         let text = entry["text"].as_str().unwrap_or_default();
         for one in entry["accepted"].as_array().into_iter().flatten() {
             let mobile = one["mobile"].as_str().context("an accepted recipient has no number")?;
-            accepted.entry((mobile.to_owned(), text.to_owned())).or_default().push(Acceptance {
+            accepted.entry((channel.to_owned(), mobile.to_owned(), text.to_owned())).or_default().push(Acceptance {
                 txn: entry["txn"].as_str().unwrap_or_default().to_owned(),
+                message_id: one["msg_id"].as_str().unwrap_or_default().to_owned(),
                 units: one["units"].as_i64().unwrap_or(0),
                 amount: ten_thousandths(&one["amount"]).context("an amount is no decimal")?,
             });
@@ -103,13 +108,14 @@ fn compare(rows: &[Row], ledger: &[Value]) -> Result<Audit> {
     };
     let mut lines: BTreeMap<(String, String, String), MoneyLine> = BTreeMap::new();
     for row in rows {
-        let known = accepted.remove(&(row.recipient.clone(), row.body.clone())).unwrap_or_default();
+        let known =
+            accepted.remove(&(row.channel.clone(), row.recipient.clone(), row.body.clone())).unwrap_or_default();
         check_row(row, &known, &mut audit);
         add_money(row, &known, &mut lines);
     }
-    for ((_, _), left) in accepted {
+    for left in accepted.into_values() {
         audit.ghost += left.len();
-        audit.violations.push(format!("accepted without a row: transaction {}", left[0].txn));
+        audit.violations.push(format!("accepted without a row: message {} at the provider", left[0].message_id));
     }
     audit.money = lines.into_values().collect();
     for line in &audit.money {
@@ -123,6 +129,14 @@ fn compare(rows: &[Row], ledger: &[Value]) -> Result<Audit> {
         }
     }
     Ok(audit)
+}
+
+fn channel_of(entry: &Value) -> Option<&'static str> {
+    match entry["kind"].as_str()? {
+        "sms_send" => Some("sms"),
+        "wa_send" => Some("whatsapp"),
+        _ => None,
+    }
 }
 
 fn check_row(row: &Row, known: &[Acceptance], audit: &mut Audit) {
@@ -147,12 +161,16 @@ fn check_row(row: &Row, known: &[Acceptance], audit: &mut Audit) {
         audit.ghost += 1;
         audit.violations.push(format!("message {id} is {} but the provider accepted it", row.state));
     }
-    if let (Some(ours), Some(theirs)) = (&row.provider_txn_id, known.first())
-        && row.submitted
-        && *ours != theirs.txn
-    {
-        audit.misattributed += 1;
-        audit.violations.push(format!("message {id} bears transaction {ours}, the provider's is {}", theirs.txn));
+    let Some(theirs) = known.first().filter(|_| row.submitted) else { return };
+    let ids = [
+        ("transaction", &row.provider_txn_id, &theirs.txn),
+        ("message id", &row.provider_message_id, &theirs.message_id),
+    ];
+    for (what, ours, theirs) in ids {
+        if let Some(ours) = ours.as_ref().filter(|ours| *ours != theirs) {
+            audit.misattributed += 1;
+            audit.violations.push(format!("message {id} bears {what} {ours}, the provider's is {theirs}"));
+        }
     }
 }
 
@@ -209,6 +227,7 @@ mod tests {
             state: state.into(),
             submitted,
             provider_txn_id: submitted.then(|| "7".to_owned()),
+            provider_message_id: submitted.then(|| "m7".to_owned()),
             units: 1,
             cost: 1400,
             day: "2026-11-30".into(),
@@ -216,7 +235,10 @@ mod tests {
     }
 
     fn entry(txn: &str, amount: &str) -> Value {
-        json!({"text": "hello", "txn": txn, "accepted": [{"mobile": "919876543210", "units": 1, "amount": amount}]})
+        json!({
+            "kind": "sms_send", "text": "hello", "txn": txn,
+            "accepted": [{"mobile": "919876543210", "msg_id": "m7", "units": 1, "amount": amount}],
+        })
     }
 
     fn found(rows: &[Row], ledger: &[Value]) -> (usize, usize, usize, usize, usize) {
@@ -235,6 +257,22 @@ mod tests {
         assert_eq!(found(&[], &[entry("7", "0.14")]).2, 1);
         assert_eq!(found(&[row("delivered", true)], &[entry("7", "0.28")]).3, 1);
         assert_eq!(found(&[row("delivered", true)], &[entry("8", "0.14")]).4, 1);
+    }
+
+    #[test]
+    fn an_sms_and_a_whatsapp_message_of_one_text_to_one_person_do_not_mix() {
+        let on_whatsapp = |row: Row| Row { channel: "whatsapp".into(), provider_txn_id: None, ..row };
+        let mut accepted = entry("7", "0.14");
+        accepted["kind"] = json!("wa_send");
+        accepted["txn"] = Value::Null;
+        let both = [row("delivered", true), on_whatsapp(row("delivered", true))];
+        assert_eq!(found(&both, &[entry("7", "0.14"), accepted.clone()]), (0, 0, 0, 0, 0));
+        // Sent on the other channel: lost here, a ghost there.
+        assert_eq!(found(&[row("submitted", true)], &[accepted.clone()]), (0, 1, 1, 1, 0));
+        accepted["accepted"][0]["msg_id"] = json!("m8");
+        assert_eq!(found(&[on_whatsapp(row("delivered", true))], &[accepted.clone()]).4, 1);
+        accepted["kind"] = json!("fax_send");
+        assert!(compare(&[], &[accepted]).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::handle::StackHandle;
+use crate::handle::{RedisDb, StackHandle};
 use crate::http::{call, encode};
 use crate::migrate::binary;
 use crate::net::{free_ports, wait_ready};
@@ -22,19 +22,22 @@ const START: Duration = Duration::from_secs(60);
 pub enum Role {
     Ingest,
     SmsSender,
+    WhatsappSender,
     DlrIngester,
     Reconciler,
 }
 
 impl Role {
     /// In the order of the flow.
-    pub const ALL: [Self; 4] = [Self::Ingest, Self::SmsSender, Self::DlrIngester, Self::Reconciler];
+    pub const ALL: [Self; 5] =
+        [Self::Ingest, Self::SmsSender, Self::WhatsappSender, Self::DlrIngester, Self::Reconciler];
 
     /// The binary.
     pub fn binary(self) -> &'static str {
         match self {
             Self::Ingest => "ingest",
             Self::SmsSender => "sms-sender",
+            Self::WhatsappSender => "whatsapp-sender",
             Self::DlrIngester => "dlr-ingester",
             Self::Reconciler => "reconciler",
         }
@@ -52,18 +55,43 @@ pub struct FleetOptions {
     pub settings: Vec<(String, String)>,
     /// Arguments of the simulator.
     pub simulator: Vec<String>,
+    pub redis: RedisChoice,
+}
+
+/// Where a fleet's hints come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RedisChoice {
+    /// A database of its own on the stack's server.
+    OfStack,
+    /// Another server.
+    At(String),
+    /// No hints.
+    None,
 }
 
 impl FleetOptions {
     /// A fleet called `name` with its files in `folder`.
     pub fn new(name: impl Into<String>, folder: impl Into<PathBuf>) -> Self {
-        Self { name: name.into(), folder: folder.into(), settings: Vec::new(), simulator: Vec::new() }
+        Self {
+            name: name.into(),
+            folder: folder.into(),
+            settings: Vec::new(),
+            simulator: Vec::new(),
+            redis: RedisChoice::OfStack,
+        }
     }
 
     /// Overrides one setting, such as `sender.slots` with `4`.
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Chooses where hints come from.
+    #[must_use]
+    pub fn redis(mut self, choice: RedisChoice) -> Self {
+        self.redis = choice;
         self
     }
 
@@ -85,6 +113,9 @@ pub struct Fleet {
     simulator_args: Vec<String>,
     simulator_ports: [u16; 2],
     intake_port: u16,
+    redis_url: String,
+    /// Held as long as the fleet uses it.
+    _redis: Option<RedisDb>,
     spawner: Spawner,
     simulator: Option<Child>,
     workers: BTreeMap<(Role, usize), Worker>,
@@ -103,6 +134,13 @@ impl Fleet {
         stack.create_vhost(&options.name).await?;
         stack.create_database(&options.name, stack.template.as_deref()).await?;
         stack.psql(&options.name, RATES).await?;
+        let redis = if options.redis == RedisChoice::OfStack { Some(stack.claim_redis_db().await?) } else { None };
+        let redis_url = match (&options.redis, &redis) {
+            (RedisChoice::At(url), _) => url.clone(),
+            (RedisChoice::OfStack | RedisChoice::None, claimed) => {
+                claimed.as_ref().map(|db| db.url.clone()).unwrap_or_default()
+            }
+        };
         let [provider, control, intake] = free_ports()?;
         let fleet = Self {
             stack: stack.clone(),
@@ -112,6 +150,8 @@ impl Fleet {
             simulator_args: options.simulator,
             simulator_ports: [provider, control],
             intake_port: intake,
+            redis_url,
+            _redis: redis,
             spawner: Spawner::new()?,
             simulator: None,
             workers: BTreeMap::new(),
@@ -123,6 +163,12 @@ impl Fleet {
     /// Starts the simulator and one worker of each role, and waits until all are ready.
     pub async fn start(&mut self) -> Result<()> {
         self.start_simulator().await?;
+        self.start_workers().await
+    }
+
+    /// Starts one worker of each role, and waits until all are ready: an ingest without partitions ahead waits for the
+    /// reconciler.
+    pub async fn start_workers(&mut self) -> Result<()> {
         for role in Role::ALL {
             self.spawn(role, 0)?;
         }
@@ -142,10 +188,8 @@ impl Fleet {
         let program = Program::new("provider-sim", binary("provider-sim")?)
             .args(["--listen".to_owned(), format!("127.0.0.1:{provider}")])
             .args(["--control".to_owned(), format!("127.0.0.1:{control}")])
-            .args([
-                "--push-url".to_owned(),
-                format!("http://127.0.0.1:{}/v1/receipts/sgc-main/{SECRET}", self.intake_port),
-            ])
+            .args(["--push-url".to_owned(), self.intake_url()])
+            .args(["--account", "wademo:secret"])
             .arg("--ledger")
             .arg(self.ledger_path())
             .arg("--ready-file")
@@ -155,6 +199,8 @@ impl Fleet {
         let child = self.spawner.spawn(program)?;
         wait_ready(&child, START, async || ready.exists()).await?;
         self.simulator = Some(child);
+        let push_url = self.receipts_url("sgc-wa");
+        self.control("PUT", "/accounts/wademo", &serde_json::json!({ "push_url": push_url }).to_string()).await?;
         Ok(())
     }
 
@@ -204,6 +250,11 @@ impl Fleet {
     pub async fn admin(&self, role: Role, number: usize, path: &str) -> Result<(u16, String)> {
         let answer = call(self.find(role, number)?.admin_port, "GET", path, "").await?;
         Ok((answer.status, answer.body))
+    }
+
+    /// Where a worker's admin port listens.
+    pub fn admin_address(&self, role: Role, number: usize) -> Result<String> {
+        Ok(format!("127.0.0.1:{}", self.find(role, number)?.admin_port))
     }
 
     /// Processes by name, for figures.
@@ -304,9 +355,13 @@ impl Fleet {
         self.folder.join(format!("{}-{number}.log", role.binary()))
     }
 
-    /// Where receipts are pushed to.
+    /// Where receipts of SMS are pushed to.
     pub fn intake_url(&self) -> String {
-        format!("http://127.0.0.1:{}/v1/receipts/sgc-main/{SECRET}", self.intake_port)
+        self.receipts_url("sgc-main")
+    }
+
+    fn receipts_url(&self, account: &str) -> String {
+        format!("http://127.0.0.1:{}/v1/receipts/{account}/{SECRET}", self.intake_port)
     }
 
     pub fn worker_database_url(&self) -> String {
@@ -321,6 +376,7 @@ impl Fleet {
         let mut text = CONFIG
             .replace("@database@", &self.worker_database_url())
             .replace("@broker@", &self.amqp_url())
+            .replace("@redis@", &self.redis_url)
             .replace("@intake@", &format!("127.0.0.1:{}", self.intake_port))
             .replace("@provider@", &format!("http://127.0.0.1:{}", self.simulator_ports[0]));
         for (key, value) in &self.settings {
@@ -378,6 +434,10 @@ url = "@database@"
 [broker]
 url = "@broker@"
 
+[redis]
+url = "@redis@"
+look_every = "500ms"
+
 [intake]
 listen = "@intake@"
 
@@ -407,6 +467,10 @@ hold = "1s"
 jobs_every = "200ms"
 receipts_every = "500ms"
 gauges_every = "1s"
+reports_every = "500ms"
+poll_first = "1s"
+poll_last = "4s"
+report_lag = "500ms"
 
 [classes.otp]
 ttl = "5m"
@@ -434,13 +498,13 @@ allow_clock_offset = true
 
 [tenants.acme]
 default_region = "IN"
-accounts = { sms = "sgc-main" }
+accounts = { sms = "sgc-main", whatsapp = "sgc-wa" }
 sender_id = "ACMEIN"
 dlt_entity_id = "1201159000000000001"
 
 [tenants.globex]
 default_region = "IN"
-accounts = { sms = "sgc-main" }
+accounts = { sms = "sgc-main", whatsapp = "sgc-wa" }
 sender_id = "GLOBEX"
 dlt_entity_id = "1201159000000000002"
 
@@ -452,6 +516,7 @@ userid = "demo"
 password = "secret"
 encoding = "ascii_only"
 exclusive = true
+correlation_window = "5s"
 
 [accounts.sgc-main.codes]
 account = ["302"]
@@ -461,14 +526,46 @@ throttle = ["305"]
 secrets = ["stack-secret-4f1d"]
 preset = "legacy"
 codes = { "000" = "delivered", "001" = "failed", "005" = "expired", "008" = "failed" }
+
+[accounts.sgc-wa]
+dialect = "smsgatewaycenter"
+channel = "whatsapp"
+base_url = "@provider@"
+userid = "wademo"
+password = "secret"
+waba_number = "919000000000"
+exclusive = true
+correlation_window = "5s"
+
+[accounts.sgc-wa.codes]
+account = ["302"]
+throttle = ["305"]
+message = ["303"]
+
+[accounts.sgc-wa.receipts]
+secrets = ["stack-secret-4f1d"]
+preset = "legacy"
+codes = { "000" = "delivered", "100" = "read", "001" = "failed", "005" = "expired", "008" = "failed" }
 "#;
 
-/// CPU seconds and peak resident memory of a process, from /proc.
-pub fn usage(pid: u32) -> Option<(f64, u64)> {
+/// CPU seconds of a process, its descendants and those it has reaped, and the peak resident KiB of the largest of them.
+pub fn tree_usage(pid: u32) -> Option<(f64, u64)> {
+    let mut total = usage(pid)?;
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+        if let Some((cpu, peak)) = tree_usage(child) {
+            total = (total.0 + cpu, total.1.max(peak));
+        }
+    }
+    Some(total)
+}
+
+fn usage(pid: u32) -> Option<(f64, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after = stat.rsplit_once(')')?.1;
     let fields: Vec<&str> = after.split_ascii_whitespace().collect();
-    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    // utime, stime, and the same of children that were waited for.
+    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum::<u64>();
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib = peak.split_ascii_whitespace().next()?.parse().ok()?;

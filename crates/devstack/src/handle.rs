@@ -13,7 +13,7 @@ use crate::proc::run_tool;
 use crate::redis::DATABASES;
 
 /// Names the file of the stack that a whole test run shares.
-pub const STACK_FILE_ENV: &str = "SENDONCE_STACK_FILE";
+pub const STACK_FILE_ENV: &str = "DEVSTACK_FILE";
 
 /// Where a stack's servers are. Pids are those of the moment the handle was made: a restart changes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

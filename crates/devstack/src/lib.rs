@@ -28,4 +28,5 @@ pub use handle::{QueueCount, RedisDb, STACK_FILE_ENV, StackHandle};
 pub use migrate::{binary, migrate};
 pub use net::accepts;
 pub use options::{Progress, StackOptions, check_name, stack_root, sweep_stale};
+pub use redis::OwnRedis;
 pub use stack::{Service, Stack, StopMode};

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::net::{answers, wait_ready};
-use crate::proc::{Child, Program, Spawner};
+use crate::net::{answers, free_ports, wait_ready};
+use crate::proc::{Child, Program, Spawner, find_program, run_tool};
 
 /// One database a test; a test takes a free one, see [`crate::StackHandle::claim_redis_db`].
 pub(crate) const DATABASES: u16 = 256;
@@ -34,5 +34,58 @@ impl Redis {
 
     pub(crate) async fn answers(&self) -> bool {
         answers(self.port, b"PING\r\n", b"+PONG").await
+    }
+}
+
+/// A Redis for one test that breaks it; the stack's own is everybody's. Dropping it ends it.
+#[derive(Debug)]
+pub struct OwnRedis {
+    server: Redis,
+    spawner: Spawner,
+    child: Option<Child>,
+}
+
+impl OwnRedis {
+    /// Chooses a port and a folder; starts nothing.
+    pub fn prepare(dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let [port] = free_ports()?;
+        Ok(Self { server: Redis::new(dir, port), spawner: Spawner::new()?, child: None })
+    }
+
+    /// Starts it, empty.
+    pub async fn start(&mut self) -> Result<()> {
+        self.child = Some(self.server.start(&self.spawner).await?);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub async fn kill(&mut self) -> Result<()> {
+        match self.child.take() {
+            Some(child) => child.kill().await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// SIGSTOP: connections stay, nothing answers.
+    pub async fn pause(&self) -> Result<()> {
+        self.child.as_ref().context("this Redis is not started")?.pause().await
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.child.as_ref().context("this Redis is not started")?.resume()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.server.port)
+    }
+
+    /// The answer to one command, a line each element.
+    pub async fn ask(&self, command: &[&str]) -> Result<String> {
+        let port = self.server.port.to_string();
+        let server = ["-h", "127.0.0.1", "-p", &port];
+        let answer = run_tool(&find_program(Path::new("redis-cli"))?, &[&server, command].concat()).await?;
+        Ok(answer.trim_end().to_owned())
     }
 }

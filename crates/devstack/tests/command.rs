@@ -94,7 +94,7 @@ async fn kill_9_of_what_started_devstack_leaves_nothing() {
 #[tokio::test]
 async fn a_command_runs_on_a_stack_and_its_exit_code_comes_back() {
     let clone = Clone::new("run");
-    let output = clone.run(&["run", "--", "sh", "-c", "test -s \"$SENDONCE_STACK_FILE\" && echo found; exit 7"]);
+    let output = clone.run(&["run", "--", "sh", "-c", "test -s \"$DEVSTACK_FILE\" && echo found; exit 7"]);
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "found\n");
     scan::wait_until_unused(&clone.0, PATIENCE).await.unwrap();

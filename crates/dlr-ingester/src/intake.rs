@@ -11,14 +11,18 @@ use axum::routing::get;
 use secrecy::{ExposeSecret, SecretString};
 use sendonce_core::broker::envelope::{RawReceipt, TRACE_PARENT};
 use sendonce_core::service::Context;
+use sendonce_core::telemetry::traces;
 use subtle::{Choice, ConstantTimeEq};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
+/// The last part is an account's secret: whatever names a request names only this.
+const ROUTE: &str = "/v1/receipts/{account}/{secret}";
+
 /// Serves until the drain.
 pub(crate) async fn serve(listener: TcpListener, ctx: Context) -> anyhow::Result<()> {
     let stop = ctx.tasks.draining().clone();
-    let router = Router::new().route("/v1/receipts/{account}/{secret}", get(take).post(take)).with_state(Arc::new(ctx));
+    let router = Router::new().route(ROUTE, get(take).post(take)).with_state(Arc::new(ctx));
     axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await }).await?;
     Ok(())
 }
@@ -36,28 +40,36 @@ async fn take(
         ctx.metrics.count_receipts("refused", 1);
         return StatusCode::NOT_FOUND;
     }
-    let from_query = method == Method::GET;
-    let bytes = if from_query {
-        uri.query().unwrap_or_default().as_bytes().to_vec()
-    } else {
-        match timeout(ctx.config.intake.request_timeout, to_bytes(body, ctx.config.intake.max_body_bytes)).await {
-            Ok(Ok(bytes)) => bytes.to_vec(),
-            Ok(Err(_)) => {
-                ctx.metrics.count_receipts("too_large", 1);
-                return StatusCode::PAYLOAD_TOO_LARGE;
-            }
-            Err(_) => return StatusCode::REQUEST_TIMEOUT,
-        }
-    };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let receipt = RawReceipt {
-        account,
-        content_type: text(header::CONTENT_TYPE.as_str()),
-        bytes,
-        from_query,
-        trace_parent: text(TRACE_PARENT),
+    let operation = traces::take_receipt(method.as_str(), ROUTE, &account, text(TRACE_PARENT).as_deref());
+    let from_query = method == Method::GET;
+    let status = match read(&ctx, from_query, &uri, body).await {
+        Ok(bytes) => {
+            let content_type = text(header::CONTENT_TYPE.as_str());
+            let trace_parent = operation.trace_parent();
+            store(&ctx, RawReceipt { account, content_type, bytes, from_query, trace_parent }).await
+        }
+        Err(status) => status,
     };
-    store(&ctx, receipt).await
+    operation.respond(Some(status.as_u16()));
+    if status.is_server_error() {
+        operation.fail(status.as_str());
+    }
+    status
+}
+
+async fn read(ctx: &Context, from_query: bool, uri: &Uri, body: Body) -> Result<Vec<u8>, StatusCode> {
+    if from_query {
+        return Ok(uri.query().unwrap_or_default().as_bytes().to_vec());
+    }
+    match timeout(ctx.config.intake.request_timeout, to_bytes(body, ctx.config.intake.max_body_bytes)).await {
+        Ok(Ok(bytes)) => Ok(bytes.to_vec()),
+        Ok(Err(_)) => {
+            ctx.metrics.count_receipts("too_large", 1);
+            Err(StatusCode::PAYLOAD_TOO_LARGE)
+        }
+        Err(_) => Err(StatusCode::REQUEST_TIMEOUT),
+    }
 }
 
 /// In a task of its own: a client that hangs up must not cut a publish in half.

@@ -14,6 +14,7 @@ pub(crate) struct Original {
     pub(crate) tenant: Option<String>,
     pub(crate) event_id: Option<String>,
     pub(crate) class: Option<Class>,
+    pub(crate) trace_parent: Option<String>,
 }
 
 impl Original {

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::Context as _;
 use sendonce_core::broker::{Delivery, IDLE_BEAT, envelope};
 use sendonce_core::domain::message::{AttemptKey, JobId};
+use sendonce_core::gate::Mark;
 use sendonce_core::service::Context;
 use sendonce_core::store::{
     Admitted, JobIds, MessageIds, NewJob, NewMessage, ParkKind, ParkReason, StoreError, ToPark,
 };
+use sendonce_core::telemetry::traces::{self, Operation};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::sleep;
 
@@ -60,9 +62,11 @@ impl Commit {
     pub(crate) async fn batch(&mut self, batch: Batch) -> anyhow::Result<()> {
         let Batch { events, drafts, parked, cancels } = batch;
         let parts = parked.len();
+        let processing = processing(&events);
         self.park(parked).await?;
         self.ctx.hold(self.beat, || self.ctx.store.cancel(&cancels)).await.context("cancel")?;
         let mut tally = Tally::default();
+        let drafts = self.drop_settled(drafts, &mut tally).await;
         let of_event: Vec<usize> = drafts.iter().map(|(event, _)| *event).collect();
         let mut drafts = drafts.into_iter();
         for run in transactions(&of_event, self.ctx.config.ingest.transaction_rows) {
@@ -79,7 +83,25 @@ impl Commit {
             "a batch is durable"
         );
         events.into_iter().for_each(|(delivery, _)| delivery.done());
+        drop(processing);
         Ok(())
+    }
+
+    /// Drops what Redis knows to be decided; about everything else it may say what it likes, PostgreSQL decides.
+    async fn drop_settled(&self, drafts: Vec<(usize, Draft)>, tally: &mut Tally) -> Vec<(usize, Draft)> {
+        let marks: Vec<Mark> = drafts.iter().map(|(_, draft)| draft.mark()).collect();
+        let settled = self.ctx.gate.find_settled(&marks).await;
+        let mut open = Vec::with_capacity(drafts.len());
+        for (draft, settled) in drafts.into_iter().zip(settled) {
+            if settled {
+                self.ctx.metrics.count_duplicates("redis", 1);
+                self.ctx.metrics.count_events(draft.1.class(), "duplicate", 1);
+                tally.duplicates += 1;
+            } else {
+                open.push(draft);
+            }
+        }
+        open
     }
 
     /// Draws the ids that stay with the messages from here on, whatever has to be repeated.
@@ -138,7 +160,7 @@ impl Commit {
         Ok(())
     }
 
-    /// After the commit: conflicts are parked, then the new jobs are told to the senders.
+    /// After the commit: conflicts are parked, the new jobs are told to the senders, and Redis learns what is decided.
     async fn settle(
         &self,
         rows: &[Row],
@@ -147,16 +169,19 @@ impl Commit {
         events: &Events,
         tally: &mut Tally,
     ) -> anyhow::Result<()> {
-        let mut mine = HashMap::<JobId, usize>::new();
+        let mut mine = HashMap::<JobId, Vec<Option<&str>>>::new();
+        let mut durable = Vec::new();
         let mut conflicts = BTreeMap::<usize, Vec<Aside>>::new();
         for (row, outcome) in rows.iter().zip(admitted) {
             let result = match outcome {
                 Admitted::Mine { .. } => {
-                    *mine.entry(row.message.job_id).or_default() += 1;
+                    durable.push(row.mark());
+                    mine.entry(row.message.job_id).or_default().push(row.message.trace_parent.as_deref());
                     tally.admitted += 1;
                     "admitted"
                 }
                 Admitted::Duplicate { .. } => {
+                    durable.push(row.mark());
                     self.ctx.metrics.count_duplicates("postgres", 1);
                     tally.duplicates += 1;
                     "duplicate"
@@ -176,21 +201,31 @@ impl Commit {
         }
         let of_event = |(event, asides)| events.get(event).map(|(_, original)| to_park(original, asides));
         self.park(conflicts.into_iter().filter_map(of_event).flatten().collect()).await?;
-        self.publish(jobs, &mine).await
+        self.publish(jobs, &mine).await?;
+        self.ctx.gate.settle(&durable).await;
+        Ok(())
     }
 
-    /// A job that is not confirmed is not lost: its row's deadline publishes it again.
-    async fn publish(&self, jobs: &[NewJob], mine: &HashMap<JobId, usize>) -> anyhow::Result<()> {
-        let mut outgoing = Vec::new();
+    /// Tells of the jobs that have rows; `mine` holds the trace of each. A job that is not confirmed is not lost: its row's
+    /// deadline publishes it again.
+    async fn publish(&self, jobs: &[NewJob], mine: &HashMap<JobId, Vec<Option<&str>>>) -> anyhow::Result<()> {
+        let (mut outgoing, mut sending) = (Vec::new(), Vec::new());
         for job in jobs.iter().filter(|job| job.scheduled_for.is_none()) {
-            let Some(&rows) = mine.get(&job.id) else { continue };
+            let Some(origins) = mine.get(&job.id) else { continue };
+            let rows = origins.len();
             let message = envelope::JobMessage { job: job.id, rows, account: job.account.clone(), copy: false };
-            outgoing.push(envelope::job(job.channel, job.class, &message)?);
+            let message = envelope::job(job.channel, job.class, &message)?;
+            let send = traces::send_job(&message.routing_key, job.id, origins.iter().copied());
+            outgoing.push(message.traced(send.trace_parent()));
+            sending.push(send);
         }
         if outgoing.is_empty() {
             return Ok(());
         }
         let results = self.ctx.publisher.publish(&outgoing).await;
+        for (send, _) in sending.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+            send.fail("unconfirmed");
+        }
         let confirmed = results.iter().filter(|result| result.is_ok()).count();
         self.ctx.metrics.count_jobs_published("ingest", true, confirmed);
         if confirmed < results.len() {
@@ -236,6 +271,15 @@ impl Commit {
         }
         Ok(())
     }
+}
+
+/// A span per queue: a batch may come from several.
+fn processing(events: &Events) -> Vec<Operation> {
+    let mut origins = BTreeMap::<&str, Vec<Option<&str>>>::new();
+    for (delivery, original) in events {
+        origins.entry(&delivery.queue).or_default().push(original.trace_parent.as_deref());
+    }
+    origins.into_iter().map(|(queue, origins)| traces::process_events(queue, origins.iter().copied())).collect()
 }
 
 /// Whether a value of an event is refused. A unique violation is none: ids that exist already mean that the sequences

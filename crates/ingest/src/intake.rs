@@ -9,6 +9,7 @@ use sendonce_core::broker::{Batches, Delivery, IDLE_BEAT};
 use sendonce_core::domain::event::{CancelEvent, Event, Rejection, SendEvent, Surroundings, parse};
 use sendonce_core::service::Context;
 use sendonce_core::store::{ParkReason, StoreError, ToPark};
+use sendonce_core::telemetry::traces;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -94,7 +95,8 @@ impl Intake {
         let mut original = Original::of(&mut delivery);
         let position = batch.events.len();
         match read(&delivery, &original.bytes, now) {
-            Ok(Event::Send(event)) => {
+            Ok(Event::Send(mut event)) => {
+                event.trace_parent = event.trace_parent.or_else(|| traces::create(&delivery.queue));
                 let plan = self.plan(&event, fresh).await?;
                 describe(&mut original, &event);
                 self.keep(batch, position, &original, plan);
@@ -175,4 +177,5 @@ fn describe(original: &mut Original, event: &SendEvent) {
     original.tenant = Some(event.tenant.clone());
     original.event_id = Some(event.event_id.clone());
     original.class = Some(event.class);
+    original.trace_parent.clone_from(&event.trace_parent);
 }

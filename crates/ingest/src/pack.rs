@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use chrono::{DateTime, Utc};
 use sendonce_core::domain::message::{Channel, Class, JobId};
+use sendonce_core::gate::Mark;
 use sendonce_core::store::{NewJob, NewMessage};
 
 /// A message with its ids, and where it comes from.
@@ -16,6 +17,13 @@ pub(crate) struct Row {
     /// None: at once.
     pub(crate) due: Option<DateTime<Utc>>,
     pub(crate) message: NewMessage,
+}
+
+impl Row {
+    /// What the gate learns about it.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { key: self.message.business_key, input: self.message.input_hash }
+    }
 }
 
 /// Splits rows, ordered by event, into runs of at most `limit`. An event is cut only if it is larger than that alone.
@@ -131,6 +139,7 @@ pub(crate) mod tests {
             currency: "INR".to_owned(),
             rate_id: 1,
             fallback_channels: Vec::new(),
+            correlation_window: std::time::Duration::from_secs(90),
         };
         Row { event, due: due.and_then(|seconds| DateTime::from_timestamp(seconds, 0)), message }
     }

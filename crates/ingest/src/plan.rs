@@ -11,7 +11,8 @@ use sendonce_core::domain::event::{Addressee, SendEvent};
 use sendonce_core::domain::key::{BusinessKey, InputFields, InputHash, KeyFields};
 use sendonce_core::domain::message::{AttemptKey, Channel, Class, JobId, MessageId, Recipient};
 use sendonce_core::domain::money::{Rate, RateCard};
-use sendonce_core::domain::text::{Measured, check_body};
+use sendonce_core::domain::text::{Measured, WHATSAPP_CHARACTERS, check_body, check_whole_body};
+use sendonce_core::gate::Mark;
 use sendonce_core::store::{NewMessage, ParkKind, ParkReason};
 
 use crate::aside::Aside;
@@ -51,6 +52,15 @@ pub(crate) struct Ids {
 }
 
 impl Draft {
+    /// What the gate is asked about it.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { key: self.message.business_key, input: self.message.input_hash }
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.message.class
+    }
+
     /// The message under its ids, its job still to be packed; and when it may go, if that is in the future.
     pub(crate) fn under(self, ids: Ids, job: JobId) -> (NewMessage, Option<DateTime<Utc>>) {
         let message = NewMessage { id: ids.message, attempt_key: ids.attempt, job_id: job, ..self.message };
@@ -121,6 +131,7 @@ struct Lane<'a> {
     channel: Channel,
     account: &'a str,
     measured: Measured,
+    correlation_window: Duration,
     life: Life,
     recipients: i32,
     due: Option<DateTime<Utc>>,
@@ -142,17 +153,21 @@ impl<'a> Lane<'a> {
             }
         }
         let account = tenant.accounts.get(&channel).ok_or_else(|| no_account("the tenant has no account for it"))?;
-        let encoding = config
-            .accounts
-            .get(account)
-            .map(|account| account.encoding)
-            .ok_or_else(|| no_account("its account is not in the configuration"))?;
-        let measured = check_body(event.body.expose(), tenant.max_segments, encoding)
-            .map_err(|error| ParkReason::new(error.code(), error.to_string()))?;
+        let at_provider =
+            config.accounts.get(account).ok_or_else(|| no_account("its account is not in the configuration"))?;
+        let correlation_window = at_provider.correlation_window;
+        let body = event.body.expose();
+        let measured = match channel {
+            Channel::Whatsapp => check_whole_body(body, WHATSAPP_CHARACTERS),
+            Channel::Sms | Channel::Voice | Channel::Rcs | Channel::Telegram => {
+                check_body(body, tenant.max_segments, at_provider.encoding)
+            }
+        }
+        .map_err(|error| ParkReason::new(error.code(), error.to_string()))?;
         let life = Life::of(event, config.classes.of(event.class).ttl, rules.now)?;
         let recipients = i32::try_from(event.recipients.len()).unwrap_or(i32::MAX);
         let due = event.scheduled_for.filter(|at| *at > rules.now);
-        Ok(Self { tenant, channel, account, measured, life, recipients, due })
+        Ok(Self { tenant, channel, account, measured, correlation_window, life, recipients, due })
     }
 
     fn draft(
@@ -196,6 +211,7 @@ impl<'a> Lane<'a> {
             currency: rate.currency.clone(),
             rate_id: rate.id,
             fallback_channels: event.channels.iter().skip(1).copied().collect(),
+            correlation_window: self.correlation_window,
         };
         Draft { message, due: self.due }
     }

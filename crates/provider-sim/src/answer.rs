@@ -13,9 +13,11 @@ use futures_util::{StreamExt, stream};
 use crate::{
     codes::{self, Code},
     fate::{After, Before, Fate},
-    knobs::SendKnobs,
+    knobs::{Knobs, SendKnobs},
+    ledger::Kind,
     node::{Node, Output},
     send_sms::FOLLOWED,
+    send_wa,
     sim::Sim,
     socket::Line,
 };
@@ -36,11 +38,13 @@ pub enum Reply {
 pub struct Success {
     pub mobile: String,
     pub invalid_mobile: String,
-    pub txn: String,
+    /// Of the transaction; of the message on WhatsApp.
+    pub id: String,
 }
 
 #[derive(Debug)]
 pub struct Answer {
+    pub kind: Kind,
     pub fate: Fate,
     pub reply: Reply,
     pub output: Output,
@@ -52,9 +56,9 @@ pub async fn deliver(sim: &Sim, line: &Line, answer: Answer) -> Response {
     let jitter = sim.book().rng.up_to(send.latency_jitter_ms);
     pause(send.latency_ms + jitter).await;
     let response = match answer.fate {
-        Fate::Ignore(before) => ignore(sim, line, before).await,
-        Fate::Refuse(_) => plain(send, &answer, StatusCode::OK),
-        Fate::Accept(after) => accept(sim, line, &answer, after, send).await,
+        Fate::Ignore(before) => ignore(sim, line, before, answer.kind).await,
+        Fate::Refuse(_) => plain(&knobs, &answer, StatusCode::OK),
+        Fate::Accept(after) => accept(sim, line, &answer, after, &knobs).await,
     };
     let closes = sim.book().rng.hit(send.close_idle_rate);
     if closes {
@@ -80,40 +84,40 @@ pub fn not_found() -> Response {
     html(StatusCode::NOT_FOUND, HTML_404)
 }
 
-async fn ignore(sim: &Sim, line: &Line, before: Before) -> Response {
+async fn ignore(sim: &Sim, line: &Line, before: Before, kind: Kind) -> Response {
     match before {
         Before::Hang => hang(sim, line).await,
         Before::Error => html(StatusCode::BAD_GATEWAY, HTML_502),
         Before::Reset => reset(line),
-        Before::Redirect307 => redirect(StatusCode::TEMPORARY_REDIRECT),
-        Before::Redirect308 => redirect(StatusCode::PERMANENT_REDIRECT),
+        Before::Redirect307 => redirect(StatusCode::TEMPORARY_REDIRECT, kind),
+        Before::Redirect308 => redirect(StatusCode::PERMANENT_REDIRECT, kind),
         Before::NotFound => not_found(),
         Before::Down => html(StatusCode::SERVICE_UNAVAILABLE, "<html><body>Service Unavailable</body></html>\n"),
     }
 }
 
-async fn accept(sim: &Sim, line: &Line, answer: &Answer, after: After, send: &SendKnobs) -> Response {
+async fn accept(sim: &Sim, line: &Line, answer: &Answer, after: After, knobs: &Knobs) -> Response {
     match after {
-        After::Plain | After::LeadingZeros | After::NoId | After::ZeroId => plain(send, answer, StatusCode::OK),
+        After::Plain | After::LeadingZeros | After::NoId | After::ZeroId => plain(knobs, answer, StatusCode::OK),
         After::Hang => hang(sim, line).await,
         After::Reset => reset(line),
         After::Error => html(StatusCode::BAD_GATEWAY, HTML_502),
         After::Empty => (StatusCode::OK, "").into_response(),
         After::Truncated => {
-            let mut body = render(send, answer).into_bytes();
+            let mut body = render(knobs, answer).into_bytes();
             body.truncate(body.len() / 2);
-            typed(send, answer.output, body.into())
+            typed(&knobs.send, answer.output, body.into())
         }
-        After::HalfBody => half_body(line, send, answer),
-        After::Trickle => trickle(send, answer),
+        After::HalfBody => half_body(line, knobs, answer),
+        After::Trickle => trickle(knobs, answer),
         After::TwoAnswers => {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", SECOND_ANSWER.len());
             line.send_after_answer((head + SECOND_ANSWER).into_bytes());
-            plain(send, answer, StatusCode::OK)
+            plain(knobs, answer, StatusCode::OK)
         }
         After::Late => {
-            pause(send.late_ms).await;
-            plain(send, answer, StatusCode::OK)
+            pause(knobs.send.late_ms).await;
+            plain(knobs, answer, StatusCode::OK)
         }
     }
 }
@@ -129,18 +133,23 @@ fn reset(line: &Line) -> Response {
     StatusCode::OK.into_response()
 }
 
-fn redirect(status: StatusCode) -> Response {
-    (status, [(header::LOCATION, format!("/SMSApi/send?{FOLLOWED}"))]).into_response()
+fn redirect(status: StatusCode, kind: Kind) -> Response {
+    let path = match kind {
+        Kind::SmsSend => "/SMSApi/send",
+        Kind::WaSend => "/WAApi/send",
+    };
+    (status, [(header::LOCATION, format!("{path}?{FOLLOWED}"))]).into_response()
 }
 
 fn html(status: StatusCode, page: &'static str) -> Response {
     (status, [(header::CONTENT_TYPE, "text/html")], page).into_response()
 }
 
-fn plain(send: &SendKnobs, answer: &Answer, status: StatusCode) -> Response {
+fn plain(knobs: &Knobs, answer: &Answer, status: StatusCode) -> Response {
     let throttled = matches!(answer.reply, Reply::Refusal(code) if code == codes::THROTTLED);
-    let mut response = typed(send, answer.output, render(send, answer).into());
-    *response.status_mut() = if throttled && send.throttle_http_429 { StatusCode::TOO_MANY_REQUESTS } else { status };
+    let mut response = typed(&knobs.send, answer.output, render(knobs, answer).into());
+    *response.status_mut() =
+        if throttled && knobs.send.throttle_http_429 { StatusCode::TOO_MANY_REQUESTS } else { status };
     response
 }
 
@@ -150,8 +159,8 @@ fn typed(send: &SendKnobs, output: Output, body: Body) -> Response {
 }
 
 /// Full Content-Length, half the bytes, then a reset.
-fn half_body(line: &Line, send: &SendKnobs, answer: &Answer) -> Response {
-    let body = render(send, answer);
+fn half_body(line: &Line, knobs: &Knobs, answer: &Answer) -> Response {
+    let body = render(knobs, answer);
     let half = Bytes::copy_from_slice(&body.as_bytes()[..body.len() / 2]);
     line.reset_on_close();
     let cut = stream::once(async {
@@ -160,26 +169,34 @@ fn half_body(line: &Line, send: &SendKnobs, answer: &Answer) -> Response {
         Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
     });
     let stream = stream::once(async { Ok(half) }).chain(cut);
-    let mut response = typed(send, answer.output, Body::from_stream(stream));
+    let mut response = typed(&knobs.send, answer.output, Body::from_stream(stream));
     response.headers_mut().insert(header::CONTENT_LENGTH, body.len().into());
     response
 }
 
-fn trickle(send: &SendKnobs, answer: &Answer) -> Response {
-    let body = render(send, answer).into_bytes();
-    let (length, ms) = (body.len(), send.trickle_ms);
+fn trickle(knobs: &Knobs, answer: &Answer) -> Response {
+    let body = render(knobs, answer).into_bytes();
+    let (length, ms) = (body.len(), knobs.send.trickle_ms);
     let bytes = stream::iter(body).then(move |byte| async move {
         pause(ms).await;
         Ok::<_, std::io::Error>(Bytes::copy_from_slice(&[byte]))
     });
-    let mut response = typed(send, answer.output, Body::from_stream(bytes));
+    let mut response = typed(&knobs.send, answer.output, Body::from_stream(bytes));
     response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     response
 }
 
-fn render(send: &SendKnobs, answer: &Answer) -> String {
+fn render(knobs: &Knobs, answer: &Answer) -> String {
+    let node = match answer.kind {
+        Kind::SmsSend => spell(&knobs.send, answer),
+        Kind::WaSend => send_wa::spell(knobs.wa.response_shape, answer),
+    };
+    node.render(answer.output)
+}
+
+fn spell(send: &SendKnobs, answer: &Answer) -> Node {
     let code = |number: &str| Node::digits(number, send.numeric_status_code);
-    let node = match &answer.reply {
+    match &answer.reply {
         Reply::Success(success) => {
             let mut fields = vec![
                 ("status", Node::text("success")),
@@ -190,7 +207,7 @@ fn render(send: &SendKnobs, answer: &Answer) -> String {
                 Fate::Accept(After::NoId) => {}
                 Fate::Accept(After::ZeroId) => fields.push(("transactionId", Node::text("0"))),
                 Fate::Accept(_) | Fate::Ignore(_) | Fate::Refuse(_) => {
-                    fields.push(("transactionId", Node::digits(&success.txn, send.numeric_transaction_id)));
+                    fields.push(("transactionId", Node::digits(&success.id, send.numeric_transaction_id)));
                 }
             }
             fields.push(("statusCode", code(codes::SUCCESS)));
@@ -204,6 +221,5 @@ fn render(send: &SendKnobs, answer: &Answer) -> String {
             ("reason", Node::text(refusal.reason)),
         ]),
         Reply::Nothing => Node::Object(Vec::new()),
-    };
-    node.render(answer.output)
+    }
 }

@@ -14,7 +14,7 @@ use crate::{
     accounts::{Account, AccountView, Accounts},
     fate::{Fate, Magic, Refusal, magic},
     ids::Rng,
-    ledger::{Accepted, Decision, Entry},
+    ledger::{Accepted, Decision, Entry, Kind},
 };
 
 /// One accepted recipient, held by the entry that accepted it.
@@ -57,7 +57,7 @@ pub struct Summary {
     pub totals: Totals,
     pub by_account: BTreeMap<String, Totals>,
     pub by_fate: BTreeMap<String, u64>,
-    /// How many pairs were accepted more than once.
+    /// How many pairs were accepted more than once on one channel.
     pub by_recipient_text_duplicates: usize,
     pub duplicates: Vec<Duplicate>,
 }
@@ -135,13 +135,17 @@ impl Book {
         for accepted in &entry.accepted {
             self.note_pair(&entry, &accepted.mobile);
         }
+        // No report of WhatsApp messages is known, so they show in none.
+        if entry.kind != Kind::SmsSend {
+            return;
+        }
         let records = self.records.entry(account).or_default();
         records.extend((0..entry.accepted.len()).map(|slot| Record { entry: Arc::clone(&entry), slot }));
     }
 
     fn note_pair(&mut self, entry: &Arc<Entry>, mobile: &str) {
         let text = entry.text.as_deref().unwrap_or_default();
-        let key = pair_key(mobile, text);
+        let key = pair_key(entry.kind, mobile, text);
         let pair = self.pairs.entry(key).or_insert_with(|| Pair { times: 0, first: Arc::clone(entry), last_at: 0 });
         pair.times += 1;
         pair.last_at = entry.at;
@@ -158,8 +162,8 @@ impl Book {
     }
 
     /// Whether the pair was accepted at or after `since`, by any account.
-    pub fn accepted_since(&self, mobile: &str, text: &str, since: i64) -> bool {
-        self.pairs.get(&pair_key(mobile, text)).is_some_and(|pair| pair.last_at >= since)
+    pub fn accepted_since(&self, kind: Kind, mobile: &str, text: &str, since: i64) -> bool {
+        self.pairs.get(&pair_key(kind, mobile, text)).is_some_and(|pair| pair.last_at >= since)
     }
 
     pub fn was_throttled(&self, account: &str, mobile: &str) -> bool {
@@ -246,8 +250,9 @@ pub fn throttles_once(mobile: &str) -> bool {
     magic(mobile) == Some(Magic::Request(Fate::Refuse(Refusal::ThrottledOnce)))
 }
 
-fn pair_key(mobile: &str, text: &str) -> [u8; 32] {
+fn pair_key(kind: Kind, mobile: &str, text: &str) -> [u8; 32] {
     let mut hasher = Sha256::new();
+    hasher.update([kind as u8]);
     hasher.update((mobile.len() as u64).to_be_bytes());
     hasher.update(mobile);
     hasher.update(text);

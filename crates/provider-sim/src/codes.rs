@@ -33,6 +33,8 @@ pub const REPORT_PARAMETER: Code = code("154", "Required parameter missing or in
 /// Own choice.
 pub const REPORT_PATH: Code = code("155", "Unknown method for this endpoint");
 /// Own choice.
+pub const WABA_REQUIRED: Code = code("156", "Parameter wabaNumber required");
+/// Own choice.
 pub const INSUFFICIENT_BALANCE: Code = code("302", "Insufficient Balance");
 /// Own choice.
 pub const NO_VALID_MOBILE: Code = code("303", "No valid mobile number");
@@ -69,6 +71,9 @@ pub const EXPIRED: DeliveryCode = delivery("005", false, "EXPIRED", "EXPIRED", "
 pub const DND: DeliveryCode = delivery("008", false, "UNDELIV", "FAILED", "DND");
 
 pub const DELIVERY_CODES: [DeliveryCode; 4] = [DELIVERED, ABSENT, EXPIRED, DND];
+
+/// Of a receipt that follows a WhatsApp message's delivery. Own choice.
+pub const READ: &str = "100";
 
 /// A receipt may carry it; no table explains it.
 pub const UNMAPPED_DELIVERY: &str = "999";

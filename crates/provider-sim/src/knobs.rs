@@ -1,6 +1,7 @@
 //! Everything a test may turn while the simulator runs: one document at `/control`, patched by JSON merge (RFC 7386).
 //! Defaults are an honest provider.
 
+use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,6 +14,7 @@ pub struct Knobs {
     pub seed: u64,
     pub down: Down,
     pub send: SendKnobs,
+    pub wa: WaKnobs,
     pub rates: Rates,
     pub reports: ReportKnobs,
     pub push: PushKnobs,
@@ -68,6 +70,17 @@ pub struct SendKnobs {
     pub close_idle_rate: f64,
     /// Longest wait before such a close.
     pub close_idle_max_ms: u64,
+}
+
+/// `/WAApi/send`, beside what `send` and `rates` do to both channels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WaKnobs {
+    pub response_shape: WaShape,
+    /// Per message, whatever its length.
+    pub price: Decimal,
+    /// Share of delivered messages that are read, `push.gap_ms` later.
+    pub read_rate: f64,
 }
 
 /// Shares of otherwise ordinary requests; together at most 1.
@@ -157,6 +170,16 @@ pub enum Spelling {
     Both,
 }
 
+/// How a WhatsApp answer is spelt; see the contract, section 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaShape {
+    /// `statusCode` a number, `messageId`, `description`.
+    Seed,
+    /// `statusCode` quoted, `transactionId`, `reason`.
+    Sibling,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextRule {
@@ -206,6 +229,7 @@ impl Default for Knobs {
             seed: 1,
             down: Down::No,
             send: SendKnobs::default(),
+            wa: WaKnobs::default(),
             rates: Rates::default(),
             reports: ReportKnobs::default(),
             push: PushKnobs::default(),
@@ -237,6 +261,12 @@ impl Default for SendKnobs {
             close_idle_rate: 0.0,
             close_idle_max_ms: 50,
         }
+    }
+}
+
+impl Default for WaKnobs {
+    fn default() -> Self {
+        Self { response_shape: WaShape::Seed, price: Decimal::new(3_300, 4), read_rate: 1.0 }
     }
 }
 
@@ -304,6 +334,7 @@ impl Knobs {
         ];
         let shares = [
             self.send.close_idle_rate,
+            self.wa.read_rate,
             self.reports.throttle_rate,
             self.reports.gap_rate,
             self.push.loss_rate,

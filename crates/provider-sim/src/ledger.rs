@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     SmsSend,
+    WaSend,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +52,7 @@ pub struct Entry {
     /// The account, if the credentials were right.
     pub account: Option<String>,
     pub body_sha256: String,
+    /// `senderid`, or `wabaNumber`.
     pub sender: Option<String>,
     pub text: Option<String>,
     pub msg_type: Option<String>,
@@ -63,7 +65,7 @@ pub struct Entry {
     pub decision: Decision,
     /// The code of the provider's answer, even where the fate hides it.
     pub code: Option<String>,
-    /// The true transaction id, even where the answer hides it.
+    /// The true transaction id, even where the answer hides it. WhatsApp has none: its one id is the message's.
     pub txn: Option<String>,
     pub accepted: Vec<Accepted>,
     pub invalid: Vec<String>,

@@ -21,10 +21,17 @@ mod push;
 mod reports;
 mod segments;
 mod send_sms;
+mod send_wa;
 mod sim;
 mod socket;
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use axum::{
@@ -58,6 +65,7 @@ use crate::{
 
 /// How long open connections may take to finish once the simulator stops.
 const DRAIN: Duration = Duration::from_millis(500);
+const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST_BODY: usize = 8 * 1024 * 1024;
 
 /// A simulator running in this process.
@@ -103,6 +111,19 @@ pub async fn start(options: Options) -> anyhow::Result<Running> {
     Ok(Running { listen, control: control_address, sim, broken, servers })
 }
 
+/// Whether a simulator answers on its control port, as a container's health check asks: over plain TCP, no client needed.
+pub fn healthcheck(control: SocketAddr) -> anyhow::Result<()> {
+    let mut stream = std::net::TcpStream::connect_timeout(&control, HEALTH_PATIENCE)?;
+    stream.set_read_timeout(Some(HEALTH_PATIENCE))?;
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    match answer.split_ascii_whitespace().nth(1) {
+        Some("200") => Ok(()),
+        Some(_) | None => bail!("the control port answered {answer:?}"),
+    }
+}
+
 /// The whole program: starts, serves until SIGTERM or SIGINT, stops. An error if the ledger could not be written.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -143,10 +164,11 @@ impl Running {
     }
 }
 
-/// The provider's own routes. Another channel (`/WAApi/send`) is one more file and one more line here.
+/// The provider's own routes. Another channel is one more file and one more line here.
 fn provider(sim: Arc<Sim>) -> Router {
     Router::new()
         .route("/SMSApi/send", post(send_sms::handle))
+        .route("/WAApi/send", post(send_wa::handle))
         .route("/SMSApi/reports/status", get(reports::plural).post(reports::plural))
         .route("/SMSApi/report/status", get(reports::singular).post(reports::singular))
         .fallback(|| async { answer::not_found() })

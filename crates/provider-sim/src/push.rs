@@ -16,10 +16,10 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
     clock,
-    codes::DELIVERED,
+    codes::{DELIVERED, READ},
     fate::{Handset, handset_of},
     knobs::{Knobs, Method, PushKnobs, Shape},
-    ledger::{Accepted, Entry},
+    ledger::{Accepted, Entry, Kind},
     sim::Sim,
 };
 
@@ -65,6 +65,7 @@ struct Receipt {
     received_at: i64,
     /// `None` is spelt "0".
     delivered_at: Option<i64>,
+    read_at: Option<i64>,
     wait: Duration,
     lost: bool,
 }
@@ -104,7 +105,8 @@ pub fn schedule(sim: &Arc<Sim>, entry: &Entry, zone: Tz) -> Vec<oneshot::Receive
     let mut first_tries = Vec::new();
     for accepted in &entry.accepted {
         let before_answer = precedes_answer(&accepted.mobile, &knobs.push);
-        for receipt in receipts_of(entry, accepted, zone, &knobs) {
+        let is_read = entry.kind == Kind::WaSend && sim.book().rng.hit(knobs.wa.read_rate);
+        for receipt in receipts_of(entry, accepted, is_read, zone, &knobs) {
             let (tried, signal) = oneshot::channel();
             let wait = if before_answer { Duration::ZERO } else { receipt.wait };
             let lost = sim.book().rng.hit(knobs.push.loss_rate);
@@ -124,13 +126,16 @@ pub fn precedes_answer(mobile: &str, knobs: &PushKnobs) -> bool {
     knobs.before_response || handset_of(mobile) == Some(Handset::DeliveredBeforeAnswer)
 }
 
-fn receipts_of(entry: &Entry, accepted: &Accepted, zone: Tz, knobs: &Knobs) -> Vec<Receipt> {
+fn receipts_of(entry: &Entry, accepted: &Accepted, is_read: bool, zone: Tz, knobs: &Knobs) -> Vec<Receipt> {
     let handset = handset_of(&accepted.mobile);
-    let codes = match (handset, accepted.outcome.as_deref()) {
+    let mut codes = match (handset, accepted.outcome.as_deref()) {
         (Some(handset), _) => handset.receipts(),
         (None, Some(outcome)) => crate::codes::delivery_code(outcome).map(|code| code.number).into_iter().collect(),
         (None, None) => Vec::new(),
     };
+    if is_read && codes.last() == Some(&DELIVERED.number) {
+        codes.push(READ);
+    }
     let copies = 1 + knobs.push.duplicates as usize;
     let gap = i64::try_from(knobs.push.gap_ms).unwrap_or(i64::MAX);
     let steps = codes.into_iter().flat_map(|code| std::iter::repeat_n(code, copies));
@@ -138,7 +143,9 @@ fn receipts_of(entry: &Entry, accepted: &Accepted, zone: Tz, knobs: &Knobs) -> V
         .zip(steps)
         .map(|(step, code)| {
             let contradicts = handset == Some(Handset::DeliveredThenFailed) && code != DELIVERED.number;
+            let read_at = (code == READ).then(|| accepted.done_at.saturating_add(gap));
             let done_at = accepted.done_at.saturating_add(if contradicts { gap } else { 0 });
+            let timed = handset != Some(Handset::ZeroTimeReceipt);
             Receipt {
                 account: entry.account.clone().unwrap_or_default(),
                 zone,
@@ -147,7 +154,8 @@ fn receipts_of(entry: &Entry, accepted: &Accepted, zone: Tz, knobs: &Knobs) -> V
                 mobile: accepted.mobile.clone(),
                 code,
                 received_at: entry.at,
-                delivered_at: (handset != Some(Handset::ZeroTimeReceipt)).then_some(done_at),
+                delivered_at: timed.then_some(done_at),
+                read_at: read_at.filter(|_| timed),
                 wait: millis((accepted.done_at - entry.at).saturating_add(gap.saturating_mul(step))),
                 lost: false,
             }
@@ -238,20 +246,25 @@ impl Receipt {
         let delivered = self.delivered_at.map_or_else(zero, spell);
         let (txn, id, mobile) = (self.txn.clone(), self.msg_id.clone(), self.mobile.clone());
         let code = self.code.to_owned();
+        // Where a shape has one time only, it is that of what the receipt tells.
+        let done_at = self.read_at.or(self.delivered_at);
         match knobs.shape {
-            Shape::KbJson | Shape::KbForm => vec![
+            Shape::KbJson | Shape::KbForm => [
                 ("transactionId", txn),
                 ("messageId", id),
                 ("errorCode", code),
                 ("mobile", mobile),
                 ("receivedTime", received),
                 ("deliveredTime", delivered),
-            ],
+            ]
+            .into_iter()
+            .chain(self.read_at.map(|ms| ("readTime", spell(ms))))
+            .collect(),
             Shape::Legacy => vec![
                 ("transId", txn),
                 ("msgId", id),
                 ("errorCode", code),
-                ("dlrTime", self.delivered_at.map_or_else(zero, |ms| ms.to_string())),
+                ("dlrTime", done_at.map_or_else(zero, |ms| ms.to_string())),
                 ("mobile", mobile),
             ],
             Shape::Sib => vec![
@@ -260,7 +273,7 @@ impl Receipt {
                 ("ErrorCode", code),
                 ("MobileNumber", mobile),
                 ("ReceivedTime", received),
-                ("DeliveredTime", delivered),
+                ("DeliveredTime", done_at.map_or_else(zero, spell)),
             ],
         }
     }

@@ -1,4 +1,4 @@
-//! `POST /SMSApi/send`: reading the request and ruling on it. The ruling is made under the book's lock and touches
+//! `POST /SMSApi/send`: reading the request and ruling on it, which [`crate::send_wa`] shares. The ruling is made under the book's lock and touches
 //! nothing but the book, so wallet, duplicates and ledger order agree; [`crate::answer`] then applies the fate.
 
 mod rule;
@@ -30,6 +30,7 @@ pub const FOLLOWED: &str = "followed=1";
 
 #[derive(Debug)]
 pub struct SendRequest {
+    kind: Kind,
     request_id: Option<String>,
     api_key: Option<String>,
     fields: Fields,
@@ -40,11 +41,12 @@ pub struct SendRequest {
 }
 
 impl SendRequest {
-    fn read(query: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Self {
+    pub fn read(kind: Kind, query: Option<&str>, headers: &HeaderMap, body: &[u8]) -> Self {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let fields = Fields::read(None, headers, body);
         let recipients = fields.filled("mobile").map(|list| list.split(',').map(str::to_owned).collect());
         Self {
+            kind,
             request_id: header("x-request-id"),
             api_key: header("apikey"),
             output: Output::parse(fields.get("output")),
@@ -71,9 +73,13 @@ pub async fn handle(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let request = SendRequest::read(query.as_deref(), &headers, &body);
-    let output = request.output;
-    let ruled = sim.tasks.spawn(submit(Arc::clone(&sim), request)).await;
+    take(&sim, &line, SendRequest::read(Kind::SmsSend, query.as_deref(), &headers, &body)).await
+}
+
+/// Rules on a request of either channel and applies its fate.
+pub async fn take(sim: &Arc<Sim>, line: &Line, request: SendRequest) -> Response {
+    let (kind, output) = (request.kind, request.output);
+    let ruled = sim.tasks.spawn(submit(Arc::clone(sim), request)).await;
     let Ok(Some(Ruled { fate, reply, first_tries })) = ruled else {
         return answer::broken();
     };
@@ -82,7 +88,7 @@ pub async fn handle(
             tracing::trace!("a receipt due before the answer was withheld");
         }
     }
-    answer::deliver(&sim, &line, Answer { fate, reply, output }).await
+    answer::deliver(sim, line, Answer { kind, fate, reply, output }).await
 }
 
 /// Rules on the request and makes the ruling durable. `None` if the ledger could not be written.
@@ -108,19 +114,23 @@ async fn submit(sim: Arc<Sim>, request: SendRequest) -> Option<Ruled> {
 
 fn entry_of(request: SendRequest, account: &Option<String>, ruling: &rule::Ruling, at: i64, seq: u64) -> Entry {
     let fields = &request.fields;
+    let (sender, schedule) = match request.kind {
+        Kind::SmsSend => ("senderid", "scheduleTime"),
+        Kind::WaSend => ("wabaNumber", "scheduletime"),
+    };
     Entry {
         seq,
         at,
-        kind: Kind::SmsSend,
+        kind: request.kind,
         userid: fields.owned("userid"),
         account: account.clone(),
-        sender: fields.owned("senderid"),
+        sender: fields.owned(sender),
         text: fields.owned("msg"),
         msg_type: fields.owned("msgType"),
         send_method: fields.owned("sendMethod"),
         dlt_entity_id: fields.owned("dltEntityId"),
         dlt_template_id: fields.owned("dltTemplateId"),
-        schedule_time: fields.owned("scheduleTime"),
+        schedule_time: fields.owned(schedule),
         request_id: request.request_id,
         body_sha256: request.body_sha256,
         recipients: request.recipients,

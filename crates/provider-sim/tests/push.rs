@@ -13,7 +13,7 @@ use std::{
 };
 
 use axum::{Router, body::Bytes, extract::State, http::StatusCode, http::Uri, routing::any};
-use common::{Bench, eventually, options};
+use common::{Bench, eventually, form, options};
 use provider_sim::Options;
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinSet};
@@ -105,6 +105,27 @@ async fn contract_8_three_payload_shapes_by_post_or_get() {
         };
         expected.sort_unstable();
         assert_eq!(sorted(&receipt), expected, "{shape}");
+    }
+}
+
+#[tokio::test]
+async fn contract_8_a_whatsapp_message_that_is_read_has_a_second_receipt_with_its_own_time() {
+    let (bench, hook) = bench().await;
+    let body = form("919876501234", &[("senderid", None), ("wabaNumber", Some("919000000000"))]);
+    for (shape, id, delivered_field, read_field) in
+        [("legacy", "msgId", "dlrTime", "dlrTime"), ("kb_form", "messageId", "deliveredTime", "readTime")]
+    {
+        bench.turn(&format!(r#"{{"push":{{"shape":"{shape}"}}}}"#)).await;
+        let before = hook.got().len();
+        bench.post("/WAApi/send", &body, "").await.json();
+        let receipts = hook.wait(before + 2).await.split_off(before);
+        let accepted = bench.lines().pop().unwrap()["accepted"][0].clone();
+        let codes: Vec<&str> = receipts.iter().map(|receipt| receipt["errorCode"].as_str()).collect();
+        assert_eq!(codes, ["000", "100"], "{shape}");
+        let done = accepted["done_at"].as_i64().unwrap();
+        assert_eq!(receipts[0][delivered_field], done.to_string(), "{shape}");
+        assert_eq!(receipts[1][read_field], (done + 50).to_string(), "{shape}");
+        assert!(receipts.iter().all(|receipt| receipt[id] == accepted["msg_id"].as_str().unwrap()), "{shape}");
     }
 }
 

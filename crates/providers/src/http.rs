@@ -1,6 +1,7 @@
-//! The HTTP client for billable requests, and the only way to use it. It refuses to follow a redirect, to retry, to use a
-//! proxy from the environment, to speak HTTP/2 (whose REFUSED_STREAM and GOAWAY make clients send again), to send an empty
-//! body, and to read an answer without end. The client inside never leaves this file, so no caller can undo a setting.
+//! The HTTP clients, and the only way to use them: one for billable requests, one for reading. Both refuse to follow a
+//! redirect, to use a proxy from the environment, to speak HTTP/2 (whose REFUSED_STREAM and GOAWAY make clients send again)
+//! and to read an answer without end. The one for billable requests also refuses to retry and to send an empty body. The
+//! clients inside never leave this file, so no caller can undo a setting, nor submit through the one that retries.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +14,7 @@ use reqwest::Url;
 use reqwest::dns::Resolve;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use rustls::crypto::CryptoProvider;
-use sendonce_core::clock::Deadline;
+use sendonce_core::clock::{Deadline, Entropy};
 use sendonce_core::config::Budgets;
 use sendonce_core::domain::outcome::{Ambiguity, NotSent};
 
@@ -24,6 +25,13 @@ pub use crate::transport::Unanswered;
 
 /// An answer longer than this is no answer that a provider documents.
 pub const ANSWER_CAP: usize = 64 * 1024;
+/// The same of one page of a report: a thousand long messages fit several times over.
+pub const PAGE_CAP: usize = 8 * 1024 * 1024;
+
+/// Pauses before another try at reading, at most; half of each is random.
+const READING_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
+/// A provider that asks for a longer pause is asked again by the next pass instead.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a provider's host is found and recognised; the machine's resolver and roots unless replaced.
 #[derive(Clone, Default)]
@@ -51,7 +59,7 @@ pub enum ClientError {
     Build(#[from] reqwest::Error),
 }
 
-/// One billable request.
+/// One request.
 pub struct Post {
     pub url: Url,
     pub headers: HeaderMap,
@@ -93,29 +101,8 @@ impl SendingClient {
     ///
     /// # Errors
     /// When no rustls provider is installed (reqwest would panic), or the roots are unusable.
-    #[expect(clippy::disallowed_methods, reason = "this is the factory")]
     pub fn new(pool_idle: Duration, budgets: &Budgets, reach: &Reach) -> Result<Self, ClientError> {
-        if CryptoProvider::get_default().is_none() {
-            return Err(ClientError::NoTls);
-        }
-        let mut builder = reqwest::Client::builder()
-            .http1_only()
-            .retry(reqwest::retry::never())
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .referer(false)
-            .user_agent(concat!("sendonce/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(budgets.connect)
-            .timeout(budgets.http);
-        builder =
-            if pool_idle.is_zero() { builder.pool_max_idle_per_host(0) } else { builder.pool_idle_timeout(pool_idle) };
-        if let Some(resolver) = &reach.resolver {
-            builder = builder.dns_resolver(Arc::clone(resolver));
-        }
-        if let Some(roots) = &reach.roots {
-            builder = builder.tls_certs_only(roots.iter().cloned());
-        }
-        Ok(Self(builder.build()?))
+        client(pool_idle, budgets, reach).map(Self)
     }
 
     /// Submits `post` at most once, its first byte before `deadline` or never. Once this returns nothing more leaves.
@@ -150,7 +137,7 @@ impl SendingClient {
             Ok(response) => {
                 let status = Some(response.status().as_u16());
                 match fate {
-                    Fate::Handed => read(response).await,
+                    Fate::Handed => read(response, ANSWER_CAP).await,
                     // An answer to a request that it never had: whatever it says, nothing left.
                     Fate::Kept => Err(not_sent(NotSent::Connection, status)),
                     Fate::TooLate => Err(not_sent(NotSent::BudgetOver, status)),
@@ -160,15 +147,91 @@ impl SendingClient {
     }
 }
 
+/// A client that asks again where an answer does not come, for requests that submit nothing.
+#[derive(Debug, Clone)]
+pub struct ReadingClient(reqwest::Client);
+
+impl ReadingClient {
+    /// As [`SendingClient::new`]; a connection is shared with no submission.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(pool_idle: Duration, budgets: &Budgets, reach: &Reach) -> Result<Self, ClientError> {
+        client(pool_idle, budgets, reach).map(Self)
+    }
+
+    /// What `post` is answered, tried up to three times within seconds. A reply may still be a 429 or a 5xx: the last one.
+    ///
+    /// # Errors
+    /// `NoReply` of the last try when no whole answer came. Its verdict is only a word here: nothing is submitted.
+    pub async fn read(&self, post: &Post) -> Result<Reply, NoReply> {
+        for pause in READING_PAUSES {
+            let tried = self.ask(post).await;
+            let Some(asked) = again(&tried) else { return tried };
+            let pause = asked.unwrap_or_else(|| pause.mul_f64(0.5 + Entropy.fraction() / 2.0));
+            tokio::time::sleep(pause).await;
+        }
+        self.ask(post).await
+    }
+
+    async fn ask(&self, post: &Post) -> Result<Reply, NoReply> {
+        let request = self.0.post(post.url.clone()).headers(post.headers.clone()).timeout(post.timeout);
+        match request.body(post.body.clone()).send().await {
+            Ok(response) => read(response, PAGE_CAP).await,
+            Err(error) => {
+                report(&error);
+                Err(NoReply { verdict: transport::without_answer(&error, Fate::Handed), status: None })
+            }
+        }
+    }
+}
+
+/// Whether another try is worth it, and after what pause where the provider names one.
+fn again(tried: &Result<Reply, NoReply>) -> Option<Option<Duration>> {
+    match tried {
+        Ok(Reply { status: 429 | 500.., retry_after, .. }) => {
+            retry_after.is_none_or(|pause| pause <= LONGEST_PAUSE).then_some(*retry_after)
+        }
+        // Garbage, or more than the cap: it would come again.
+        Ok(_) | Err(NoReply { verdict: Unanswered::Ambiguous(Ambiguity::Unreadable), .. }) => None,
+        Err(_) => Some(None),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the factory")]
+fn client(pool_idle: Duration, budgets: &Budgets, reach: &Reach) -> Result<reqwest::Client, ClientError> {
+    if CryptoProvider::get_default().is_none() {
+        return Err(ClientError::NoTls);
+    }
+    let mut builder = reqwest::Client::builder()
+        .http1_only()
+        .retry(reqwest::retry::never())
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .user_agent(concat!("sendonce/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(budgets.connect)
+        .timeout(budgets.http);
+    builder =
+        if pool_idle.is_zero() { builder.pool_max_idle_per_host(0) } else { builder.pool_idle_timeout(pool_idle) };
+    if let Some(resolver) = &reach.resolver {
+        builder = builder.dns_resolver(Arc::clone(resolver));
+    }
+    if let Some(roots) = &reach.roots {
+        builder = builder.tls_certs_only(roots.iter().cloned());
+    }
+    Ok(builder.build()?)
+}
+
 /// Reads an answer to its end, as text and with a cap, before anything looks into it.
-async fn read(mut response: reqwest::Response) -> Result<Reply, NoReply> {
+async fn read(mut response: reqwest::Response, cap: usize) -> Result<Reply, NoReply> {
     let status = response.status().as_u16();
     let unclear = |verdict| NoReply { verdict, status: Some(status) };
     let retry_after = retry_after(response.headers());
     let mut bytes = Vec::new();
     loop {
         match response.chunk().await {
-            Ok(Some(chunk)) if bytes.len() + chunk.len() <= ANSWER_CAP => bytes.extend_from_slice(&chunk),
+            Ok(Some(chunk)) if bytes.len() + chunk.len() <= cap => bytes.extend_from_slice(&chunk),
             Ok(Some(_)) => return Err(unclear(Unanswered::Ambiguous(Ambiguity::Unreadable))),
             Ok(None) => break,
             Err(error) => {

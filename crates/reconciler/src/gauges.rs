@@ -5,12 +5,15 @@ use sendonce_core::sweep::More;
 
 pub(crate) async fn run_once(ctx: Context) -> anyhow::Result<More> {
     for (class, age) in ctx.store.oldest_undecided().await? {
-        ctx.metrics.set_gauge("oldest_undecided_seconds", class.as_str(), age.as_secs_f64());
+        ctx.metrics.set_oldest_undecided(class, age);
     }
-    for (class, count, oldest) in ctx.store.unknown_backlog().await? {
-        ctx.metrics.set_gauge("unknown_messages", class.as_str(), count as f64);
-        ctx.metrics.set_gauge("unknown_oldest_seconds", class.as_str(), oldest.as_secs_f64());
+    for (class, messages, oldest) in ctx.store.unknown_backlog().await? {
+        ctx.metrics.set_unknown(class, messages, oldest);
     }
-    ctx.metrics.set_gauge("parked_open", "all", ctx.store.parked_open().await? as f64);
+    ctx.metrics.set_parked_open(ctx.store.parked_open().await?);
+    let accounts: Vec<&str> = ctx.config.accounts.keys().map(String::as_str).collect();
+    for (account, age) in ctx.store.last_receipts(&accounts).await? {
+        ctx.metrics.set_last_receipt_age(&account, age);
+    }
     Ok(More::No)
 }

@@ -4,6 +4,7 @@
 mod gauges;
 mod jobs;
 mod receipts;
+mod reports;
 
 use sendonce_core::service::Context;
 use sendonce_core::sweep::{More, sweep};
@@ -11,7 +12,7 @@ use sendonce_core::sweep::{More, sweep};
 /// Starts every sweep.
 ///
 /// # Errors
-/// None at present: failing passes are tried again.
+/// An account whose reports cannot be read as configured. Failing passes are tried again.
 pub async fn run(ctx: Context) -> anyhow::Result<()> {
     let every = ctx.config.sweeps.clone();
 
@@ -23,6 +24,10 @@ pub async fn run(ctx: Context) -> anyhow::Result<()> {
         "receipts sweep",
         sweep(ctx.clone(), "receipts", every.receipts_every, move || receipts::run_once(receipts.clone())),
     );
+
+    let reports = reports::ReportSweep::new(ctx.clone())?;
+    ctx.tasks
+        .spawn("reports sweep", sweep(ctx.clone(), "reports", every.reports_every, move || reports.clone().run_once()));
 
     let partitions = ctx.clone();
     ctx.tasks.spawn(

@@ -2,6 +2,7 @@
 //! begins again, so that a delivery of a dead channel is known to be void. It starts with one delivery at a time and goes
 //! to full only when one comes that nobody has seen: a crash counts against every delivery in hand.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -31,6 +32,8 @@ pub struct Consume {
 pub struct Delivery {
     pub body: Vec<u8>,
     pub redelivered: bool,
+    /// Where it was consumed from.
+    pub queue: Arc<str>,
     pub routing_key: String,
     properties: BasicProperties,
     epoch: u64,
@@ -118,10 +121,12 @@ pub async fn consume(
     metrics: Metrics,
 ) -> Result<(), BrokerError> {
     let (decided, mut decisions) = mpsc::unbounded_channel();
+    let queue: Arc<str> = spec.queue.as_str().into();
     let mut pause = FIRST_PAUSE;
     for epoch in 0u64.. {
         let mut session = Session {
             spec: &spec,
+            queue: queue.clone(),
             deliveries: &deliveries,
             decided: &decided,
             metrics: &metrics,
@@ -153,6 +158,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// One life of a channel.
 struct Session<'a> {
     spec: &'a Consume,
+    queue: Arc<str>,
     deliveries: &'a mpsc::Sender<Delivery>,
     decided: &'a mpsc::UnboundedSender<Decision>,
     metrics: &'a Metrics,
@@ -217,6 +223,7 @@ impl Session<'_> {
         let delivery = Delivery {
             body: delivery.data,
             redelivered: delivery.redelivered,
+            queue: self.queue.clone(),
             routing_key: delivery.routing_key.as_str().to_owned(),
             properties: delivery.properties,
             epoch: self.epoch,

@@ -63,10 +63,10 @@ impl RawReceipt {
                 (ACCOUNT, self.account),
                 (CONTENT_TYPE, self.content_type.unwrap_or_default()),
                 (PART, if self.from_query { "query" } else { "body" }.to_owned()),
-                (TRACE_PARENT, self.trace_parent.unwrap_or_default()),
             ],
             body: self.bytes,
         }
+        .traced(self.trace_parent)
     }
 
     /// Reads it back; `None` for a message that is no raw receipt.

@@ -11,6 +11,7 @@ use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::envelope::TRACE_PARENT;
 use super::{BrokerError, Link};
 
 /// A message on its way out.
@@ -22,6 +23,15 @@ pub struct Outgoing {
     pub message_id: Option<String>,
     pub headers: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
+}
+
+impl Outgoing {
+    /// Hands on a `traceparent`.
+    #[must_use]
+    pub fn traced(mut self, trace_parent: Option<String>) -> Self {
+        self.headers.extend(trace_parent.map(|parent| (TRACE_PARENT, parent)));
+        self
+    }
 }
 
 /// Publishes on one confirmed channel of a link of its own. Cheap to clone.

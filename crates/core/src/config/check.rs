@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Account, ClassPolicy, Config};
+use super::{Account, ClassPolicy, Config, IdLevel};
 use crate::domain::address::is_region;
+use crate::domain::message::Channel;
 
 /// One contradiction, with what to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,7 @@ impl Config {
         let mut found = Vec::new();
         self.check_budgets(&mut found);
         self.check_sizes(&mut found);
+        self.check_traces(&mut found);
         for (name, policy) in [
             ("otp", &self.classes.otp),
             ("transactional", &self.classes.transactional),
@@ -85,6 +87,16 @@ impl Config {
         );
     }
 
+    fn check_traces(&self, found: &mut Vec<Problem>) {
+        let endpoint = &self.traces.endpoint;
+        if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
+            found.push(Problem("`traces.endpoint` must start with http:// or https://".to_owned()));
+        }
+        if !(0.0..=1.0).contains(&self.traces.sample_ratio) {
+            found.push(Problem("`traces.sample_ratio` must be from 0 to 1".to_owned()));
+        }
+    }
+
     fn check_tenants(&self, found: &mut Vec<Problem>) {
         for (name, tenant) in &self.tenants {
             if !is_region(&tenant.default_region) {
@@ -108,6 +120,28 @@ impl Config {
     }
 }
 
+/// What a channel demands of its accounts.
+fn check_channel(name: &str, account: &Account, found: &mut Vec<Problem>) {
+    let mut refuse = |what: &str| found.push(Problem(format!("`accounts.{name}.{what}")));
+    match account.channel {
+        Channel::Sms if account.waba_number.is_some() => refuse("waba_number` is for WhatsApp accounts only"),
+        Channel::Sms => {}
+        Channel::Whatsapp => {
+            let digits = |number: &String| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+            if !account.waba_number.as_ref().is_some_and(digits) {
+                refuse("waba_number`: WhatsApp needs the number that messages come from, digits only");
+            }
+            if account.max_recipients() > 1 {
+                refuse("max_recipients` must be 1: a WhatsApp request has one recipient");
+            }
+            if account.id_level() == IdLevel::Txn {
+                refuse("id_level`: WhatsApp answers name a message, not a transaction; say `message` or `none`");
+            }
+        }
+        Channel::Voice | Channel::Rcs | Channel::Telegram => refuse("channel`: no adapter sends on it"),
+    }
+}
+
 fn check_class(name: &str, policy: &ClassPolicy, found: &mut Vec<Problem>) {
     if policy.max_hold >= policy.grace {
         found.push(Problem(format!(
@@ -118,19 +152,30 @@ fn check_class(name: &str, policy: &ClassPolicy, found: &mut Vec<Problem>) {
 }
 
 fn check_account(name: &str, account: &Account, found: &mut Vec<Problem>) {
-    if account.max_recipients == 0 {
+    if account.max_recipients() == 0 {
         found.push(Problem(format!("`accounts.{name}.max_recipients` must be at least 1")));
     }
+    check_channel(name, account, found);
     if account.password.is_none() && account.api_key.is_none() {
         found.push(Problem(format!("`accounts.{name}`: set `password_file` or `api_key_file`")));
     }
     if !account.base_url.starts_with("http://") && !account.base_url.starts_with("https://") {
         found.push(Problem(format!("`accounts.{name}.base_url` must start with http:// or https://")));
     }
+    if account.reports.page_limit < 2 {
+        found.push(Problem(format!("`accounts.{name}.reports.page_limit` must be at least 2: pages overlap by one")));
+    }
+    for (key, path) in [("list_path", &account.reports.list_path), ("txn_path", &account.reports.txn_path)] {
+        if !path.starts_with('/') {
+            found.push(Problem(format!("`accounts.{name}.reports.{key}` must start with /")));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]
@@ -147,9 +192,69 @@ mod tests {
     }
 
     #[test]
+    fn a_collector_without_a_scheme_and_a_share_above_one_are_refused() {
+        let mut config = Config::default();
+        config.traces.endpoint = "collector:4318".to_owned();
+        config.traces.sample_ratio = 1.5;
+        let text = config.problems().iter().map(ToString::to_string).collect::<String>();
+        assert!(text.contains("traces.endpoint") && text.contains("traces.sample_ratio"), "{text}");
+    }
+
+    #[test]
     fn a_hold_beyond_the_grace_is_refused() {
         let mut config = Config::default();
         config.classes.otp.max_hold = config.classes.otp.grace;
         assert!(config.problems()[0].to_string().contains("classes.otp.max_hold"));
+    }
+
+    fn account(more: Value) -> Account {
+        let mut fields = json!({"dialect": "smsgatewaycenter", "base_url": "http://p", "password": "x"});
+        for (name, value) in more.as_object().unwrap() {
+            fields[name] = value.clone();
+        }
+        serde_json::from_value(fields).unwrap()
+    }
+
+    #[test]
+    fn a_whatsapp_account_names_its_number_and_sends_to_one_at_a_time() {
+        let number = "919000000000";
+        let table = [
+            (json!({"channel": "whatsapp", "waba_number": number}), None),
+            (json!({"channel": "whatsapp", "waba_number": number, "max_recipients": 1, "id_level": "none"}), None),
+            (json!({"channel": "whatsapp"}), Some("waba_number")),
+            (json!({"channel": "whatsapp", "waba_number": "+91 90000 00000"}), Some("waba_number")),
+            (json!({"channel": "whatsapp", "waba_number": number, "max_recipients": 2}), Some("max_recipients")),
+            (json!({"channel": "whatsapp", "waba_number": number, "id_level": "txn"}), Some("id_level")),
+            (json!({"channel": "sms"}), None),
+            (json!({"channel": "sms", "waba_number": number}), Some("waba_number")),
+            (json!({"channel": "rcs"}), Some("channel")),
+        ];
+        for (fields, key) in table {
+            let mut found = Vec::new();
+            check_account("a", &account(fields.clone()), &mut found);
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(found.len(), usize::from(key.is_some()), "{fields}: {found:?}");
+            assert!(key.is_none_or(|key| found[0].contains(key)), "{fields}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_account_does_not_say_follows_its_channel() {
+        let (sms, whatsapp) = (account(json!({"channel": "sms"})), account(json!({"channel": "whatsapp"})));
+        assert_eq!((sms.max_recipients(), sms.id_level()), (500, IdLevel::Txn));
+        assert_eq!((whatsapp.max_recipients(), whatsapp.id_level()), (1, IdLevel::Message));
+    }
+
+    #[test]
+    fn a_report_page_too_short_to_overlap_or_a_path_without_a_slash_is_refused() {
+        let account: Account = serde_json::from_value(serde_json::json!({
+            "dialect": "smsgatewaycenter", "channel": "sms", "base_url": "https://sms.example", "password": "p",
+            "reports": { "page_limit": 1, "txn_path": "SMSApi/report/status" },
+        }))
+        .unwrap();
+        let mut found = Vec::new();
+        check_account("acme", &account, &mut found);
+        let text = found.iter().map(ToString::to_string).collect::<String>();
+        assert!(found.len() == 2 && text.contains("page_limit") && text.contains("txn_path"), "{text}");
     }
 }

@@ -1,5 +1,5 @@
 //! Reading the configuration: defaults, then one file, then `SENDONCE_SECTION__KEY` from the environment. A key that ends
-//! in `_file` names a file whose trimmed content becomes the key without the ending.
+//! in `_file` names a file whose trimmed content becomes the key without the ending; `secrets_file` holds one a line.
 
 use std::path::{Path, PathBuf};
 
@@ -82,7 +82,11 @@ fn read_secret_files(tree: &mut Value, at: &str) -> Result<(), ConfigError> {
             path,
             source,
         })?;
-        table.insert(stem, Value::String(secret.trim().to_owned()));
+        let value = match stem.as_str() {
+            "secrets" => secret.split_whitespace().map(str::to_owned).collect(),
+            _ => Value::String(secret.trim().to_owned()),
+        };
+        table.insert(stem, value);
     }
     for (key, child) in table.iter_mut() {
         read_secret_files(child, &format!("{at}{key}."))?;
@@ -142,5 +146,20 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(config.broker.url.expose_secret(), "amqp://user:hunter2@host/v");
         assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn i17_both_secrets_of_a_rotation_come_from_one_file() {
+        let path = std::env::temp_dir().join(format!("sendonce-secrets-{}", std::process::id()));
+        std::fs::write(&path, "old-secret\n\nnew-secret\n").unwrap();
+        let text = format!(
+            "[accounts.main]\ndialect = \"smsgatewaycenter\"\nchannel = \"sms\"\nbase_url = \"http://p\"\n
+             [accounts.main.receipts]\nsecrets_file = \"{}\"\n",
+            path.display()
+        );
+        let config = parse(&text, environment(&[])).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let secrets = config.accounts["main"].receipts.secrets.iter().map(ExposeSecret::expose_secret);
+        assert_eq!(secrets.collect::<Vec<_>>(), ["old-secret", "new-secret"]);
     }
 }

@@ -27,6 +27,7 @@ pub struct Config {
     pub redis: Redis,
     pub admin: Admin,
     pub log: Log,
+    pub traces: Traces,
     pub budgets: Budgets,
     pub ingest: Ingest,
     pub sender: Sender,
@@ -74,6 +75,9 @@ pub struct Redis {
     /// How long a settled key stays marked.
     #[serde(with = "humantime_serde")]
     pub settled: Duration,
+    /// Between two looks whether the database is still the one that the fleet has worked with.
+    #[serde(with = "humantime_serde")]
+    pub look_every: Duration,
 }
 
 /// The health and metrics port.
@@ -96,6 +100,19 @@ words!(
     /// How log lines are written.
     LogFormat, "log format", { Json => "json", Text => "text" }
 );
+
+/// Traces: OpenTelemetry spans to a collector.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Traces {
+    /// Base URL of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318`; empty turns traces off.
+    pub endpoint: String,
+    /// The share of the traces begun here that is kept, 0 to 1. Where an event brings a trace, its publisher has decided.
+    pub sample_ratio: f64,
+    /// The longest an export may take with all its repetitions; what the collector did not take by then is lost.
+    #[serde(with = "humantime_serde")]
+    pub export_timeout: Duration,
+}
 
 /// Time budgets of one attempt. They must nest; `check` says how.
 #[derive(Debug, Clone, Deserialize)]
@@ -205,6 +222,22 @@ pub struct Sweeps {
     /// A receipt without a row for this long is an orphan.
     #[serde(with = "humantime_serde")]
     pub orphan_after: Duration,
+    /// Between two looks at the provider's reports for messages whose outcome is open.
+    #[serde(with = "humantime_serde")]
+    pub reports_every: Duration,
+    /// Messages of one look, per account.
+    pub reports_batch: i64,
+    /// From one look at a message to the next: twice as long each time, between these two.
+    #[serde(with = "humantime_serde")]
+    pub poll_first: Duration,
+    #[serde(with = "humantime_serde")]
+    pub poll_last: Duration,
+    /// How long a report may lag behind an acceptance before its absence means anything, where the account says nothing.
+    #[serde(with = "humantime_serde")]
+    pub report_lag: Duration,
+    /// A submitted message without a final receipt for this long is expired.
+    #[serde(with = "humantime_serde")]
+    pub validity: Duration,
     /// Between two passes that create partitions ahead.
     #[serde(with = "humantime_serde")]
     pub partitions_every: Duration,
@@ -289,12 +322,15 @@ pub struct Account {
     pub api_key: Option<SecretString>,
     #[serde(default = "defaults::encoding")]
     pub encoding: EncodingRule,
-    /// Recipients of one request; 1 turns grouping off.
-    #[serde(default = "defaults::max_recipients")]
-    pub max_recipients: u16,
-    /// Which ids the provider issues.
-    #[serde(default = "defaults::id_level")]
-    pub id_level: IdLevel,
+    /// Recipients of one request; 1 turns grouping off. See [`Account::max_recipients`].
+    #[serde(default)]
+    pub max_recipients: Option<u16>,
+    /// Which ids the provider issues. See [`Account::id_level`].
+    #[serde(default)]
+    pub id_level: Option<IdLevel>,
+    /// WhatsApp only: the business number that messages come from.
+    #[serde(default)]
+    pub waba_number: Option<String>,
     /// Zone of the provider's wall-clock times.
     #[serde(default = "defaults::zone")]
     pub zone: Tz,
@@ -304,6 +340,9 @@ pub struct Account {
     /// The longest a report may lag behind an acceptance, where the provider states it.
     #[serde(default, with = "humantime_serde::option")]
     pub report_lag_max: Option<Duration>,
+    /// How far the provider's submit time and our claim may lie apart and still be the same message.
+    #[serde(default = "defaults::correlation_window", with = "humantime_serde")]
+    pub correlation_window: Duration,
     /// Whether our request id travels in a header.
     #[serde(default = "defaults::yes")]
     pub request_id_header: bool,
@@ -314,6 +353,28 @@ pub struct Account {
     pub codes: Codes,
     #[serde(default)]
     pub receipts: ReceiptIntake,
+    #[serde(default)]
+    pub reports: ReportReading,
+}
+
+impl Account {
+    /// Recipients of one request. A WhatsApp request has one: its answer has no place for more.
+    #[must_use]
+    pub fn max_recipients(&self) -> u16 {
+        self.max_recipients.unwrap_or(match self.channel {
+            Channel::Whatsapp => 1,
+            Channel::Sms | Channel::Voice | Channel::Rcs | Channel::Telegram => 500,
+        })
+    }
+
+    /// Which ids the provider issues: the message's own on WhatsApp, elsewhere one per request.
+    #[must_use]
+    pub fn id_level(&self) -> IdLevel {
+        self.id_level.unwrap_or(match self.channel {
+            Channel::Whatsapp => IdLevel::Message,
+            Channel::Sms | Channel::Voice | Channel::Rcs | Channel::Telegram => IdLevel::Txn,
+        })
+    }
 }
 
 words!(
@@ -348,6 +409,22 @@ pub struct ReceiptIntake {
     pub codes: BTreeMap<String, ReceiptMeaning>,
 }
 
+/// How the provider's reports are read for this account. The documents disagree on the two paths (provider-contract, 5a).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReportReading {
+    pub enabled: bool,
+    /// Below the base URL: the list of a window.
+    pub list_path: String,
+    /// Below the base URL: one transaction.
+    pub txn_path: String,
+    /// Records of one page, at least 2: each page begins with the last record of the one before.
+    pub page_limit: u16,
+    /// Between two pages of a list: the provider publishes no rate that it bears.
+    #[serde(with = "humantime_serde")]
+    pub page_pause: Duration,
+}
+
 words!(
     /// Field names of a pushed receipt.
     ReceiptPreset, "receipt preset", { Named => "named", Legacy => "legacy", Sibling => "sibling" }
@@ -360,7 +437,9 @@ impl Default for ReceiptPreset {
 }
 words!(
     /// What a delivery code means.
-    ReceiptMeaning, "receipt meaning", { Delivered => "delivered", Failed => "failed", Expired => "expired", Submitted => "submitted" }
+    ReceiptMeaning, "receipt meaning", {
+        Read => "read", Delivered => "delivered", Failed => "failed", Expired => "expired", Submitted => "submitted",
+    }
 );
 
 /// What only tests may set.
@@ -371,6 +450,17 @@ pub struct Testing {
     pub allow_clock_offset: bool,
 }
 
+impl Default for ReportReading {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            list_path: "/SMSApi/reports/status".into(),
+            txn_path: "/SMSApi/report/status".into(),
+            page_limit: 500,
+            page_pause: Duration::from_millis(100),
+        }
+    }
+}
 impl Default for Database {
     fn default() -> Self {
         Self { url: "postgres://sendonce_worker@127.0.0.1:5432/sendonce".into(), max_connections: 8 }
@@ -388,6 +478,7 @@ impl Default for Redis {
             timeout: Duration::from_millis(250),
             in_flight: Duration::from_secs(15 * 60),
             settled: Duration::from_secs(24 * 3600),
+            look_every: Duration::from_secs(10),
         }
     }
 }
@@ -399,6 +490,11 @@ impl Default for Admin {
 impl Default for Log {
     fn default() -> Self {
         Self { filter: "info".into(), format: LogFormat::Json }
+    }
+}
+impl Default for Traces {
+    fn default() -> Self {
+        Self { endpoint: String::new(), sample_ratio: 1.0, export_timeout: Duration::from_secs(5) }
     }
 }
 impl Default for Budgets {
@@ -458,6 +554,12 @@ impl Default for Sweeps {
             jobs_min_copies: 10,
             receipts_every: Duration::from_secs(30),
             orphan_after: Duration::from_secs(24 * 3600),
+            reports_every: Duration::from_secs(10),
+            reports_batch: 2_000,
+            poll_first: Duration::from_secs(15),
+            poll_last: Duration::from_secs(15 * 60),
+            report_lag: Duration::from_secs(30),
+            validity: Duration::from_secs(72 * 3600),
             partitions_every: Duration::from_secs(3600),
             partitions_ahead_months: 3,
             gauges_every: Duration::from_secs(15),
@@ -482,25 +584,22 @@ impl Default for Classes {
 }
 
 mod defaults {
-    use super::{Duration, EncodingRule, IdLevel, Tz};
+    use super::{Duration, EncodingRule, Tz};
 
     pub(super) fn max_segments() -> u16 {
         10
     }
-    pub(super) fn max_recipients() -> u16 {
-        500
-    }
     pub(super) fn encoding() -> EncodingRule {
         EncodingRule::AsciiOnly
-    }
-    pub(super) fn id_level() -> IdLevel {
-        IdLevel::Txn
     }
     pub(super) fn zone() -> Tz {
         Tz::Asia__Kolkata
     }
     pub(super) fn yes() -> bool {
         true
+    }
+    pub(super) fn correlation_window() -> Duration {
+        Duration::from_secs(90)
     }
     pub(super) fn pool_idle() -> Duration {
         Duration::from_secs(10)

@@ -2,14 +2,17 @@
 //! many rows as slots are free; each request is answered once, and its outcome is recorded before its job is acked.
 
 mod alarm;
+mod attempt;
 mod hand;
 mod recorder;
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -19,7 +22,7 @@ use crate::broker::envelope::JobMessage;
 use crate::broker::{Consume, Deliveries, Delivery, consume, topology};
 use crate::clock::Deadline;
 use crate::domain::message::{AttemptKey, Channel, Class, JobId, LeaseToken};
-use crate::domain::outcome::Outcome;
+use crate::domain::outcome::{Ambiguity, NotSent, Outcome};
 use crate::provider::{Answer, Provider, SendRequest};
 use crate::service::Context;
 use crate::store::{Claim, ClaimJob, ClaimedMessage, Ended, JobAfterClaim, JobFate, StoreError};
@@ -102,10 +105,11 @@ impl Claimer {
         while !drain.is_cancelled() {
             tokio::select! {
                 Some(delivery) = incoming.recv() => {
-                    self.take(delivery);
+                    let mut deliveries = vec![delivery];
                     while let Ok(more) = incoming.try_recv() {
-                        self.take(more);
+                        deliveries.push(more);
                     }
+                    self.take(deliveries).await;
                 }
                 Some(report) = reports.recv() => {
                     self.learn(report);
@@ -117,7 +121,7 @@ impl Claimer {
                 () = drain.cancelled() => break,
             }
             self.ctx.health.beat("claimer", BEAT);
-            while self.worth_claiming() && !drain.is_cancelled() {
+            while self.may_claim() && self.worth_claiming() && !drain.is_cancelled() {
                 if !self.claim().await? {
                     break;
                 }
@@ -126,20 +130,35 @@ impl Claimer {
         self.drain(incoming, reports).await
     }
 
-    fn take(&mut self, delivery: Delivery) {
-        match serde_json::from_slice::<JobMessage>(&delivery.body) {
-            Ok(message) => {
-                let class = Class::ALL
-                    .iter()
-                    .copied()
-                    .find(|&class| topology::send_queue(self.channel, class) == delivery.routing_key);
-                self.hands.take(message, class.unwrap_or(Class::Promotional), delivery);
+    /// Takes jobs in hand, but for those that another worker has, as Redis says: their rows own what follows. A copy, or
+    /// a delivery that was made before, may be all that is left of its job: those are not asked about.
+    async fn take(&mut self, deliveries: Vec<Delivery>) {
+        let read: Vec<_> = deliveries.into_iter().filter_map(|delivery| self.read(delivery)).collect();
+        let is_first = |(message, delivery): &&(JobMessage, Delivery)| !message.copy && !delivery.redelivered;
+        let asked: Vec<JobId> = read.iter().filter(is_first).map(|(message, _)| message.job).collect();
+        let taken = self.ctx.gate.find_taken(&asked, self.token).await;
+        for (message, delivery) in read {
+            if !message.copy && !delivery.redelivered && taken.contains(&message.job) {
+                delivery.done();
+                continue;
             }
+            let class = Class::ALL
+                .iter()
+                .copied()
+                .find(|&class| topology::send_queue(self.channel, class) == delivery.routing_key);
+            self.hands.take(message, class.unwrap_or(Class::Promotional), delivery);
+        }
+    }
+
+    fn read(&self, delivery: Delivery) -> Option<(JobMessage, Delivery)> {
+        match serde_json::from_slice(&delivery.body) {
+            Ok(message) => Some((message, delivery)),
             // Not ours, or of a newer release. Acking loses nothing: a job's deadline publishes it again.
             Err(error) => {
                 tracing::warn!(%error, "a job message does not parse");
                 self.ctx.metrics.count_anomalies("job_message_unreadable", 1);
                 delivery.done();
+                None
             }
         }
     }
@@ -181,6 +200,13 @@ impl Claimer {
         Ok(())
     }
 
+    /// Not in safe mode. Jobs in hand go back to their rows when they are overdue, and come again.
+    fn may_claim(&self) -> bool {
+        let doubt = self.ctx.gate.doubt();
+        self.ctx.health.halt("claimer", doubt.map(|doubt| doubt.to_string()));
+        doubt.is_none()
+    }
+
     /// Few slots are worth a claim only when nothing else is coming: each claim reads whole jobs.
     fn worth_claiming(&self) -> bool {
         let enough = self.free * 4 >= self.ctx.config.sender.slots;
@@ -199,7 +225,7 @@ impl Claimer {
                 break;
             }
             // An OTP never shares a request.
-            let max_recipients = if hand.class == Class::Otp { 1 } else { account.max_recipients };
+            let max_recipients = if hand.class == Class::Otp { 1 } else { account.max_recipients() };
             requests += hand.message.rows.div_ceil(usize::from(max_recipients)).max(1);
             rows += hand.message.rows;
             chosen.push(ClaimJob { id, max_recipients });
@@ -270,6 +296,7 @@ impl Claimer {
     /// Puts one request on the wire, in a slot of its own.
     fn send(&self, rows: Vec<ClaimedMessage>, deadline: Deadline) {
         let Some(first) = rows.first().cloned() else { return };
+        let operation = attempt::begin(&first, &rows);
         let request = SendRequest {
             attempt_key: first.attempt_key,
             channel: first.channel,
@@ -280,7 +307,7 @@ impl Claimer {
             dlt_entity_id: first.dlt_entity_id.clone(),
             dlt_template_id: first.dlt_template_id.clone(),
             recipients: rows.iter().map(|row| row.recipient.clone()).collect(),
-            trace_parent: first.trace_parent.clone(),
+            trace_parent: operation.trace_parent(),
         };
         let provider = self.accounts.get(&first.account).cloned();
         let outstanding = self.hands.outstanding(first.job_id);
@@ -288,16 +315,17 @@ impl Claimer {
         self.ctx.tasks.spawn_work(async move {
             let started = Instant::now();
             let answer = match provider {
-                Some(provider) => provider.send(&request, deadline).await,
+                Some(provider) => send_once(provider.as_ref(), &request, deadline).await,
                 // The account left the configuration after the job was made: provably nothing was sent.
                 None => Answer {
-                    outcome: Outcome::NotSent(crate::domain::outcome::NotSent::Request),
+                    outcome: Outcome::NotSent(NotSent::Request),
                     http_status: None,
                 },
             };
             let took = started.elapsed();
-            log_attempt(&first, rows.len(), &answer, took);
-            ctx.metrics.count_attempt(first.channel, first.class, answer.outcome.verdict(), took.as_secs_f64());
+            attempt::end(operation, &first, rows.len(), &answer, took);
+            let verdict = answer.outcome.verdict();
+            ctx.metrics.count_attempt(&first.account, first.channel, first.class, verdict, took.as_secs_f64());
             let ended_request = EndedRequest { ended: ended_of(&first, &rows, answer), rows_attempts: first.attempt_count, outstanding };
             if ended.send(ended_request).is_err() {
                 tracing::error!(attempt.key = %first.attempt_key, "an outcome came after the recorder ended; its lease decides");
@@ -334,6 +362,15 @@ impl Claimer {
     }
 }
 
+/// A dialect that panics half way may have sent: its slot comes back, and its rows are in doubt like any other.
+async fn send_once(provider: &dyn Provider, request: &SendRequest, deadline: Deadline) -> Answer {
+    let answer = AssertUnwindSafe(provider.send(request, deadline)).catch_unwind().await;
+    answer.unwrap_or_else(|_| {
+        tracing::error!(attempt.key = %request.attempt_key, "the provider's dialect panicked");
+        Answer { outcome: Outcome::Ambiguous(Ambiguity::Unreadable), http_status: None }
+    })
+}
+
 /// Rows by request: those that share an attempt key travel together.
 fn group(rows: Vec<ClaimedMessage>) -> Vec<Vec<ClaimedMessage>> {
     let mut by_key: BTreeMap<AttemptKey, Vec<ClaimedMessage>> = BTreeMap::new();
@@ -357,32 +394,4 @@ fn ended_of(first: &ClaimedMessage, rows: &[ClaimedMessage], answer: Answer) -> 
         answer,
         retry_after: Duration::ZERO,
     }
-}
-
-/// Both keys stand on every attempt's line (I21); the number and the body on none.
-fn log_attempt(first: &ClaimedMessage, rows: usize, answer: &Answer, took: Duration) {
-    let (code, detail) = match &answer.outcome {
-        Outcome::Accepted(accepted) => (accepted.code.as_deref(), None),
-        Outcome::Rejected(refusal) | Outcome::Throttled { refusal, .. } | Outcome::AccountRefused(refusal) => {
-            (refusal.code.as_deref(), None)
-        }
-        Outcome::NotSent(cause) => (None, Some(cause.as_str())),
-        Outcome::Ambiguous(ambiguity) => (None, Some(ambiguity.as_str())),
-    };
-    tracing::info!(
-        message.id = first.id.0,
-        business.key = first.business_key,
-        attempt.key = %first.attempt_key,
-        attempt.count = first.attempt_count,
-        job.id = first.job_id.0,
-        account = first.account,
-        class = %first.class,
-        recipients = rows,
-        verdict = %answer.outcome.verdict(),
-        code,
-        detail,
-        http.status = answer.http_status,
-        duration.ms = took.as_millis() as u64,
-        "attempt"
-    );
 }

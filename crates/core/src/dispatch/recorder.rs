@@ -116,10 +116,9 @@ impl Recorder {
     async fn look_for_early_receipts(&self, ended: &[Ended]) {
         let mut by_account: HashMap<&str, HashSet<String>> = HashMap::new();
         for e in ended {
-            if let Outcome::Accepted(accepted) = &e.answer.outcome
-                && let Some(id) = &accepted.txn_id
-            {
-                by_account.entry(&e.account).or_default().insert(id.as_str().to_owned());
+            if let Outcome::Accepted(accepted) = &e.answer.outcome {
+                let ids = [&accepted.txn_id, &accepted.message_id].into_iter().flatten();
+                by_account.entry(&e.account).or_default().extend(ids.map(|id| id.as_str().to_owned()));
             }
         }
         for (account, ids) in by_account {

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use crate::domain::key::BusinessKey;
 use crate::domain::message::{Body, Channel, Class, words};
 
+pub(crate) use validate::trace_parent;
 pub use wire::{CancelData, DltData, NumberWithParams, RecipientData, SendData, TemplateData};
 
 /// `type` of an event that sends.

@@ -4,6 +4,7 @@
 pub mod address;
 pub mod event;
 pub mod key;
+pub mod matching;
 pub mod message;
 pub mod money;
 pub mod outcome;

@@ -14,13 +14,16 @@ words!(
     }
 );
 
+/// The longest text of one WhatsApp message, in characters.
+pub const WHATSAPP_CHARACTERS: usize = 4_096;
+
 /// Length of a text on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
     pub encoding: Encoding,
     /// Septets for GSM 03.38 (an escape pair is two), UTF-16 code units for UCS-2.
     pub units: u32,
-    /// Parts: what is billed per recipient. 0 for an empty text.
+    /// What is billed per recipient: parts of an SMS, one of a message sent whole. 0 for an empty text.
     pub segments: u16,
 }
 
@@ -112,6 +115,8 @@ pub enum BadBody {
     Nul,
     #[error("the body takes {segments} segments, at most {max} are allowed")]
     TooLong { segments: u16, max: u16 },
+    #[error("the body takes more than {max} characters")]
+    TooManyCharacters { max: usize },
 }
 
 impl BadBody {
@@ -121,29 +126,43 @@ impl BadBody {
         match self {
             Self::Empty => "body_empty",
             Self::Nul => "body_has_nul",
-            Self::TooLong { .. } => "body_too_long",
+            Self::TooLong { .. } | Self::TooManyCharacters { .. } => "body_too_long",
         }
     }
 }
 
-/// Measures a body that is fit to send.
+/// Measures a body that is fit to send as an SMS.
 ///
 /// # Errors
 /// `BadBody` for a body that is blank, holds a NUL or takes more than `max_segments` segments.
 pub fn check_body(text: &str, max_segments: u16, rule: EncodingRule) -> Result<Measured, BadBody> {
-    if text.contains('\0') {
-        return Err(BadBody::Nul);
-    }
-    let unseen =
-        |c: char| c.is_whitespace() || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}');
-    if text.chars().all(unseen) {
-        return Err(BadBody::Empty);
-    }
+    check_seen(text)?;
     let measured = measure(text, rule);
     if measured.segments > max_segments {
         return Err(BadBody::TooLong { segments: measured.segments, max: max_segments });
     }
     Ok(measured)
+}
+
+/// Measures a body that is fit to send whole: it travels in one piece and is billed as one, whatever its length.
+///
+/// # Errors
+/// `BadBody` for a body that is blank, holds a NUL or takes more than `max` characters.
+pub fn check_whole_body(text: &str, max: usize) -> Result<Measured, BadBody> {
+    check_seen(text)?;
+    if text.chars().nth(max).is_some() {
+        return Err(BadBody::TooManyCharacters { max });
+    }
+    Ok(Measured { segments: 1, ..measure(text, EncodingRule::Gsm) })
+}
+
+fn check_seen(text: &str) -> Result<(), BadBody> {
+    if text.contains('\0') {
+        return Err(BadBody::Nul);
+    }
+    let unseen =
+        |c: char| c.is_whitespace() || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}');
+    if text.chars().all(unseen) { Err(BadBody::Empty) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -245,6 +264,17 @@ mod tests {
         assert_eq!((huge.segments, huge.units), (u16::MAX, 11_000_000));
         let codes = [BadBody::Empty, BadBody::Nul, BadBody::TooLong { segments: 3, max: 2 }].map(BadBody::code);
         assert_eq!(codes, ["body_empty", "body_has_nul", "body_too_long"]);
+    }
+
+    #[test]
+    fn t19_a_whole_body_is_one_whatever_its_length() {
+        for text in ["a", &"a".repeat(4_096), &"ß".repeat(4_096), &"😀".repeat(4_096)] {
+            assert_eq!(check_whole_body(text, WHATSAPP_CHARACTERS).unwrap().segments, 1);
+        }
+        let long = check_whole_body(&"😀".repeat(4_097), WHATSAPP_CHARACTERS).unwrap_err();
+        assert_eq!((long, long.code()), (BadBody::TooManyCharacters { max: 4_096 }, "body_too_long"));
+        assert_eq!(check_whole_body(" \n", 10), Err(BadBody::Empty));
+        assert_eq!(check_whole_body("a\0", 10), Err(BadBody::Nul));
     }
 
     #[test]

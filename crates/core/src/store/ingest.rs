@@ -50,6 +50,8 @@ pub struct NewMessage {
     pub currency: String,
     pub rate_id: i64,
     pub fallback_channels: Vec<Channel>,
+    /// The account's, at this time: a later change of the configuration does not move the goalposts.
+    pub correlation_window: Duration,
 }
 
 /// A job about to be made; its rows are the new messages that name it.
@@ -81,12 +83,13 @@ with input as (
         $1::bigint[], $2::bigint[], $3::uuid[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
         $19::text[], $20::text[], $21::text[], $22::smallint[], $23::text[], $24::text[], $25::timestamptz[],
-        $26::timestamptz[], $27::float8[], $28::timestamptz[], $29::numeric[], $30::text[], $31::bigint[], $32::text[]
+        $26::timestamptz[], $27::float8[], $28::timestamptz[], $29::numeric[], $30::text[], $31::bigint[], $32::text[], $40::int[]
     ) as i(
         id, job_id, attempt_key, business_key, input_hash, tenant_id, channel, message_class, provider_account,
         recipient, sender_id, event_source, event_type, event_id, event_recipients, step, campaign, trace_parent,
         template_id, body, encoding, segments, dlt_entity_id, dlt_template_id, scheduled_for,
-        expires_at, ttl, ttl_from, unit_price, currency, rate_id, fallback_channels
+        expires_at, ttl, ttl_from, unit_price, currency, rate_id, fallback_channels,
+        correlation_window_ms
     )
 ), keys as (
     -- In sorted order, so that two ingests that share keys wait for each other and never deadlock.
@@ -100,13 +103,13 @@ with input as (
         id, created_at, job_id, business_key, attempt_key, tenant_id, channel, message_class, recipient, sender_id,
         provider_account, event_source, event_type, event_id, event_recipients, step, campaign, trace_parent, template_id,
         body, input_hash, encoding, segments, dlt_entity_id, dlt_template_id, scheduled_for, expires_at, updated_at,
-        unit_price, cost_currency, rate_id, fallback_channels)
+        unit_price, cost_currency, rate_id, fallback_channels, correlation_window_ms)
     select i.id, k.message_created_at, i.job_id, i.business_key, i.attempt_key, i.tenant_id, i.channel::message_channel,
         i.message_class::message_class, i.recipient, i.sender_id, i.provider_account, i.event_source, i.event_type,
         i.event_id, i.event_recipients, i.step, i.campaign, i.trace_parent, i.template_id, i.body, i.input_hash,
         i.encoding, i.segments, i.dlt_entity_id, i.dlt_template_id, i.scheduled_for,
         coalesce(i.expires_at, coalesce(i.ttl_from, clock_now()) + make_interval(secs => i.ttl)), clock_now(),
-        i.unit_price, i.currency, i.rate_id, i.fallback_channels::message_channel[]
+        i.unit_price, i.currency, i.rate_id, i.fallback_channels::message_channel[], i.correlation_window_ms
     from input i join keys k on k.message_id = i.id
 ), jobs as (
     insert into send_job (id, created_at, tenant_id, channel, message_class, provider_account, message_ids, due_at, wake_at,
@@ -204,6 +207,7 @@ impl Store {
             .bind(column!(jobs, |j| j.account.as_str()))
             .bind(column!(jobs, |j| j.scheduled_for))
             .bind(column!(jobs, |j| grace(j.class)))
+            .bind(column!(rows, |m| i32::try_from(m.correlation_window.as_millis()).unwrap_or(i32::MAX)))
             .fetch_all(&self.pool)
             .await?;
         Ok(inserted.into_iter().map(|(id, created_at)| (MessageId(id), created_at)).collect())
@@ -217,7 +221,9 @@ impl Store {
             "/* find_keys */
              select i.position, k.message_id, k.message_created_at, k.input_hash
              from unnest($1::text[], $2::bytea[]) with ordinality as i(tenant_id, business_key, position)
-             join message_key k on k.tenant_id = i.tenant_id and k.business_key = i.business_key",
+             cross join lateral (
+                select * from message_key k where k.tenant_id = i.tenant_id and k.business_key = i.business_key limit 1
+             ) k",
         )
         .bind(column!(messages, |m| m.tenant.as_str()))
         .bind(column!(messages, |m| m.business_key.as_bytes().to_vec()))

@@ -148,8 +148,8 @@ impl Store {
         .await?)
     }
 
-    /// Ids of the messages that `what` names: a message id, a business key in hex, an event id, a transaction or message
-    /// id of the provider, or a recipient in E.164 digits. Newest first, at most 100.
+    /// Ids of the messages that `what` names: a message id, a business key in hex, an event id, a trace id, a transaction or
+    /// message id of the provider, or a recipient in E.164 digits. Newest first, at most 100.
     ///
     /// # Errors
     /// The database is away.
@@ -162,6 +162,9 @@ impl Store {
                 select id, created_at from outbound_message where event_id = $1
                 union
                 select id, created_at from outbound_message where recipient = $1
+                union
+                select id, created_at from outbound_message where trace_parent is not null
+                    and substring(trace_parent from 4 for 32) = (case when $1 ~ '^[0-9a-f]{32}$' then $1 end)
                 union
                 select message_id, message_created_at from message_key
                     where business_key = (case when $1 ~ '^[0-9a-f]{64}$' then decode($1, 'hex') end)

@@ -146,7 +146,7 @@ impl Store {
              update send_job j set wake_at = clock_now() + make_interval(secs => v.wait),
                 published_at = clock_now(), publish_count = v.publish_count + 1
              from unnest($1::bigint[], $2::int[], $3::float8[]) as v(id, publish_count, wait)
-             where j.id = v.id
+             where j.id = v.id and j.id = any($1)
              returning j.id, j.channel::text, j.provider_account, cardinality(j.message_ids)",
         )
         .bind(jobs.iter().map(|(id, _)| *id).collect::<Vec<_>>())
@@ -170,8 +170,12 @@ impl Store {
     pub async fn release_jobs(&self, jobs: &[JobId], wait: Duration) -> Result<(), StoreError> {
         sqlx::query(
             "/* release_jobs */
+             with free as (
+                select id from send_job where id = any($1) and lease_token is null and parked_reason is null
+                order by id for update
+             )
              update send_job set wake_at = clock_now() + make_interval(secs => $2 * (1 + random())), publish_count = 0
-             where id = any($1) and lease_token is null and parked_reason is null",
+             where id = any(array(select id from free))",
         )
         .bind(jobs.iter().map(|job| job.0).collect::<Vec<_>>())
         .bind(seconds(wait))
@@ -275,13 +279,20 @@ async fn claimed_to_unknown(tx: &mut PgConnection, jobs: &[i64]) -> Result<usize
         "/* claimed_to_unknown */
          with doubtful as (
             select m.id, m.created_at
-            from send_job j cross join lateral unnest(j.message_ids) as u(id)
-            join outbound_message m on m.id = u.id and m.created_at = j.created_at
-            where j.id = any($1) and m.state = $2::message_state
-            order by m.id for update of m
+            from (
+                select u.id, j.created_at from send_job j cross join lateral unnest(j.message_ids) as u(id)
+                where j.id = any($1) order by u.id
+            ) as v
+            cross join lateral (
+                select * from outbound_message m
+                where m.id = v.id and m.created_at = v.created_at and m.state = $2::message_state
+                limit 1 for update
+            ) m
          ), moved as (
             update outbound_message m set state = 'unknown', state_reason = 'lease_ended', updated_at = clock_now()
-            from doubtful d where m.id = d.id and m.created_at = d.created_at
+            from doubtful d
+            where m.id = d.id and m.created_at = d.created_at and m.id = any(array(select id from doubtful))
+                and m.created_at between (select min(created_at) from doubtful) and (select max(created_at) from doubtful)
             returning m.*
          ), ended as (
             insert into submission (attempt_key, message_created_at, job_id, tenant_id, channel, message_class,
@@ -311,19 +322,26 @@ async fn end_unclaimed(tx: &mut PgConnection, jobs: &[i64]) -> Result<(), StoreE
          with over as (
             select m.id, m.created_at,
                 case when m.expires_at <= clock_now() then 'expired' else 'cancelled' end as next
-            from send_job j cross join lateral unnest(j.message_ids) as u(id)
-            join outbound_message m on m.id = u.id and m.created_at = j.created_at
-            where j.id = any($1) and m.state = $2::message_state
-                and (m.expires_at <= clock_now()
-                    or exists (select from cancellation c where c.tenant_id = m.tenant_id and c.event_id = m.event_id)
-                    or exists (select from cancellation c
-                        where c.tenant_id = m.tenant_id and c.business_key = m.business_key))
-            order by m.id for update of m
+            from (
+                select u.id, j.created_at from send_job j cross join lateral unnest(j.message_ids) as u(id)
+                where j.id = any($1) order by u.id
+            ) as v
+            cross join lateral (
+                select * from outbound_message m
+                where m.id = v.id and m.created_at = v.created_at and m.state = $2::message_state
+                limit 1 for update
+            ) m
+            where m.expires_at <= clock_now()
+                or exists (select from cancellation c where c.tenant_id = m.tenant_id and c.event_id = m.event_id)
+                or exists (select from cancellation c
+                    where c.tenant_id = m.tenant_id and c.business_key = m.business_key)
          )
          update outbound_message m set state = over.next::message_state, final_at = clock_now(),
             state_reason = case over.next when 'expired' then 'ttl_passed' else 'cancelled_by_event' end,
             updated_at = clock_now()
-         from over where m.id = over.id and m.created_at = over.created_at",
+         from over
+         where m.id = over.id and m.created_at = over.created_at and m.id = any(array(select id from over))
+            and m.created_at between (select min(created_at) from over) and (select max(created_at) from over)",
     )
     .bind(jobs)
     .bind("pending")

@@ -4,16 +4,20 @@
 mod cancel;
 mod claim;
 mod error;
+mod gauges;
 mod ids;
 mod ingest;
 mod inspect;
 mod jobs;
 mod parked;
+mod position;
 mod receipts;
 mod record;
+mod resolve;
 mod schema;
 mod settle;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
@@ -29,8 +33,10 @@ pub use ingest::{Admitted, NewJob, NewMessage};
 pub use inspect::{ClassCounts, CostLine, MessageView, ParkedView, StateCount, UnresolvedView};
 pub use jobs::{DueJob, LaneBacklog, LeasesEnded, SweepConnection};
 pub use parked::{ParkKind, ParkReason, ToPark};
+pub use position::Position;
 pub use receipts::{Applied, NewReceipt};
 pub use record::{Ended, Recorded};
+pub use resolve::{Finding, OpenKind, OpenMessage, Settled};
 pub use schema::{SCHEMA_VERSION, migrate};
 pub use settle::JobFate;
 
@@ -64,6 +70,7 @@ impl Timing {
 pub struct Store {
     pool: PgPool,
     timing: Timing,
+    followed: Arc<Mutex<Option<position::Followed>>>,
 }
 
 impl Store {
@@ -86,7 +93,7 @@ impl Store {
                 })
             })
             .connect_lazy_with(options);
-        Ok(Self { pool, timing })
+        Ok(Self { pool, timing, followed: Arc::default() })
     }
 
     /// Closes every connection.
@@ -107,6 +114,9 @@ fn worker_options(database: &Database, application: &str) -> Result<PgConnectOpt
         ("enable_seqscan", "off"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
+        // A small table kept aside is read whole, and cannot leave out the months that a row is not in.
+        ("enable_material", "off"),
+        ("enable_memoize", "off"),
         ("jit", "off"),
     ]))
 }

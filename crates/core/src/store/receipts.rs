@@ -9,9 +9,10 @@ use sqlx::PgConnection;
 
 use super::ingest::word;
 use super::{Store, StoreError};
-use crate::domain::message::{ProviderRef, Recipient};
+use crate::domain::message::{MessageId, ProviderRef, Recipient};
 use crate::domain::receipt::{ReceiptKind, Reduced, final_delivery};
 use crate::domain::state::{Event, State, Step, apply};
+use crate::telemetry::traces::{self, Operation};
 
 /// A receipt as parsed by its account's dialect.
 #[derive(Debug, Clone)]
@@ -81,6 +82,8 @@ struct Matched {
     code: Option<String>,
     cause: Option<String>,
     done_at: Option<DateTime<Utc>>,
+    /// Of the push that brought it.
+    trace_parent: Option<String>,
 }
 
 /// A row after its new receipts.
@@ -88,7 +91,7 @@ struct Change<'a> {
     created_at: DateTime<Utc>,
     state: State,
     reduced: Reduced,
-    /// The earliest of the receipts that say so; one without a time of its own counts from its arrival.
+    /// The earliest time that its receipts tell.
     delivered_at: Option<DateTime<Utc>>,
     read_at: Option<DateTime<Utc>>,
     provider_message_id: Option<&'a str>,
@@ -107,11 +110,12 @@ type OpenRow = (
     Option<String>,
     Option<String>,
     Option<DateTime<Utc>>,
+    Option<String>,
 );
 
 /// Finds the row of each open receipt: by the provider's message id, unless that one went to another recipient; else by
 /// transaction and recipient, unless two rows fit. The recipient's index makes that one probe a receipt, however many
-/// rows share the transaction.
+/// rows share the transaction; `limit` and `offset` keep the planner from any other way through.
 macro_rules! match_open {
     ($name:literal, $open:literal) => {
         match_open!($name, $open, "")
@@ -121,22 +125,33 @@ macro_rules! match_open {
             "/* ", $name, " */
              with open as (", $open, ")
              select o.id, o.received_at, coalesce(by_id.message_id, by_txn.id), coalesce(by_id.message_created_at, by_txn.created_at),
-                o.provider_account, o.provider_message_id, o.kind, o.code, o.cause, o.done_at
+                o.provider_account, o.provider_message_id, o.kind, o.code, o.cause, o.done_at, o.trace_parent
              from open o
              left join lateral (
                 select p.message_id, p.message_created_at
                 from provider_message p
-                join outbound_message m on m.id = p.message_id and m.created_at = p.message_created_at
+                cross join lateral (
+                    select m.recipient from outbound_message m
+                    where m.id = p.message_id and m.created_at = p.message_created_at limit 1
+                ) m
                 where p.provider_account = o.provider_account and p.provider_message_id = o.provider_message_id
                     and (o.recipient is null or m.recipient = o.recipient)
              ) by_id on true
              left join lateral (
                 select min(m.id) as id, min(m.created_at) as created_at
-                from submission s
-                join outbound_message m on m.recipient = o.recipient and m.created_at = s.message_created_at
-                where by_id.message_id is null and s.provider_txn_id = o.provider_txn_id
-                    and s.provider_account = o.provider_account and m.provider_txn_id = o.provider_txn_id
-                    and m.id = any(s.message_ids)
+                from (
+                    select * from submission s
+                    where by_id.message_id is null and s.provider_txn_id = o.provider_txn_id
+                        and s.provider_account = o.provider_account
+                    offset 0
+                ) s
+                cross join lateral (
+                    select * from outbound_message m
+                    where m.recipient = o.recipient and m.provider_account = o.provider_account
+                        and m.created_at = s.message_created_at and m.provider_txn_id = o.provider_txn_id
+                        and array[m.id] <@ s.message_ids
+                    offset 0
+                ) m
                 having count(distinct m.id) = 1
              ) by_txn on true
              where coalesce(by_id.message_id, by_txn.id) is not null ",
@@ -159,10 +174,12 @@ impl Store {
             .apply_open(
                 sqlx::query_as(match_open!(
                     "match_new_receipts",
-                    "select * from receipt where id = any($1) and received_at = $2 and disposition <> 'applied'"
+                    // As a parameter it fits no partial index, one of which would be read whole.
+                    "select * from receipt where id = any($1) and received_at = $2 and disposition = $3"
                 ))
                 .bind(&ids)
-                .bind(received_at),
+                .bind(received_at)
+                .bind("early"),
             )
             .await?;
         applied.repeated = receipts.len() - ids.len();
@@ -178,12 +195,15 @@ impl Store {
         self.apply_open(
             sqlx::query_as(match_open!(
                 "match_early_receipts",
-                "select r.* from unnest($2::text[]) as v(ref) join receipt r on r.provider_txn_id = v.ref
-                    and r.provider_account = $1 and r.disposition <> 'applied'
+                "select r.* from unnest($2::text[]) as v(ref) cross join lateral (
+                    select * from receipt r where r.provider_txn_id = v.ref and r.provider_account = $1
+                        and r.disposition <> 'applied' offset 0
+                 ) r
                  union all
-                 select r.* from unnest($2::text[]) as v(ref) join receipt r on r.provider_message_id = v.ref
-                    and r.provider_account = $1 and r.disposition <> 'applied'
-                    and (r.provider_txn_id = any($2)) is not true"
+                 select r.* from unnest($2::text[]) as v(ref) cross join lateral (
+                    select * from receipt r where r.provider_message_id = v.ref and r.provider_account = $1
+                        and r.disposition <> 'applied' and (r.provider_txn_id = any($2)) is not true offset 0
+                 ) r"
             ))
             .bind(account)
             .bind(ids),
@@ -244,6 +264,7 @@ impl Store {
                     code,
                     cause,
                     done_at,
+                    trace_parent,
                 )| {
                     let kind = kind.as_deref().map(word).transpose()?;
                     Ok(Matched {
@@ -257,14 +278,16 @@ impl Store {
                         code,
                         cause,
                         done_at,
+                        trace_parent,
                     })
                 },
             )
             .collect::<Result<Vec<_>, StoreError>>()?;
         let mut tx = self.pool.begin().await?;
-        let mut applied = reduce_into_rows(&mut tx, &matched).await?;
+        let (mut applied, processing) = reduce_into_rows(&mut tx, &matched).await?;
         mark_applied(&mut tx, &matched).await?;
         tx.commit().await?;
+        drop(processing);
         applied.applied = matched.len();
         Ok(applied)
     }
@@ -316,19 +339,21 @@ async fn insert_receipts(
     Ok((inserted.into_iter().map(|(id, _)| id).collect(), received_at))
 }
 
-/// Locks the rows by id and joins the new receipts into what they know. The join does not depend on order or repetition.
-async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<Applied, StoreError> {
+/// Locks the rows by id and joins the new receipts into what they know. The join does not depend on order or repetition. Each
+/// receipt is a span in the trace of its row, which ends when all is committed.
+async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<(Applied, Vec<Operation>), StoreError> {
     let mut by_row: BTreeMap<i64, Vec<&Matched>> = BTreeMap::new();
     for receipt in matched {
         by_row.entry(receipt.message_id).or_default().push(receipt);
     }
-    type Locked = (i64, DateTime<Utc>, String, Option<String>, bool);
+    type Locked = (i64, DateTime<Utc>, String, Option<String>, bool, Option<String>);
     let locked: Vec<Locked> = sqlx::query_as(
         "/* lock_receipt_rows */
-         select m.id, m.created_at, m.state::text, m.receipt_state, m.receipt_conflict
-         from unnest($1::bigint[], $2::timestamptz[]) as v(id, created_at)
-         join outbound_message m on m.id = v.id and m.created_at = v.created_at
-         order by m.id for update of m",
+         select m.id, m.created_at, m.state::text, m.receipt_state, m.receipt_conflict, m.trace_parent
+         from (select * from unnest($1::bigint[], $2::timestamptz[]) as v(id, created_at) order by id) as v
+         cross join lateral (
+            select * from outbound_message m where m.id = v.id and m.created_at = v.created_at limit 1 for update
+         ) m",
     )
     .bind(by_row.keys().copied().collect::<Vec<_>>())
     .bind(by_row.values().filter_map(|of| of.first()).map(|m| m.message_created_at).collect::<Vec<_>>())
@@ -342,8 +367,13 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
     let foreign = own_message_ids(tx, named.collect()).await?;
     let mut applied = Applied { contradicting: foreign.len(), ..Applied::default() };
     let mut changes: BTreeMap<i64, Change<'_>> = BTreeMap::new();
-    for (id, created_at, state, receipt_state, conflict) in locked {
+    let mut processing = Vec::new();
+    for (id, created_at, state, receipt_state, conflict, trace_parent) in locked {
         let Some(receipts) = by_row.get(&id) else { continue };
+        let process = |receipt: &&Matched| {
+            traces::process_receipt(MessageId(id), trace_parent.as_deref(), receipt.trace_parent.as_deref())
+        };
+        processing.extend(receipts.iter().filter_map(process));
         let before: State = word(&state)?;
         let known = receipt_state.as_deref().map(word).transpose()?;
         let (state, reduced, contradiction) = reduce(before, Reduced { state: known, conflict }, receipts);
@@ -351,7 +381,8 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
         applied.contradicting += usize::from(contradiction || (reduced.conflict && !conflict));
         let earliest = |kinds: &[ReceiptKind]| {
             let said = receipts.iter().filter(|r| r.kind.is_some_and(|kind| kinds.contains(&kind)));
-            said.map(|r| r.done_at.unwrap_or(r.received_at)).min()
+            // A time that the provider does not tell ("0") stays NULL: ours is no measure of its latency.
+            said.filter_map(|r| r.done_at).min()
         };
         let ids = receipts.iter().filter_map(|r| r.provider_message_id.as_deref());
         let change = Change {
@@ -366,7 +397,7 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
         changes.insert(id, change);
     }
     write_changes(tx, &changes).await?;
-    Ok(applied)
+    Ok((applied, processing))
 }
 
 /// `state` takes the first final receipt and stays; `receipt_state` is the join of all.
@@ -406,7 +437,8 @@ async fn write_changes(tx: &mut PgConnection, changes: &BTreeMap<i64, Change<'_>
          from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::boolean[], $6::timestamptz[],
             $7::timestamptz[], $8::text[], $9::text[], $10::text[])
             as v(id, created_at, state, receipt_state, conflict, delivered_at, read_at, provider_message_id, code, cause)
-         where m.id = v.id and m.created_at = v.created_at",
+         where m.id = v.id and m.created_at = v.created_at and m.id = any($1)
+            and m.created_at between (select min(at) from unnest($2) as at) and (select max(at) from unnest($2) as at)",
     )
     .bind(changes.keys().copied().collect::<Vec<_>>())
     .bind(changes.values().map(|c| c.created_at).collect::<Vec<_>>())
@@ -475,7 +507,8 @@ async fn mark_applied(tx: &mut PgConnection, matched: &[Matched]) -> Result<(), 
          update receipt r set disposition = 'applied', message_id = v.message_id, message_created_at = v.created_at
          from unnest($1::bigint[], $4::timestamptz[], $2::bigint[], $3::timestamptz[])
             as v(id, received_at, message_id, created_at)
-         where r.id = v.id and r.received_at = v.received_at",
+         where r.id = v.id and r.received_at = v.received_at and r.id = any($1)
+            and r.received_at between (select min(at) from unnest($4) as at) and (select max(at) from unnest($4) as at)",
     )
     .bind(matched.iter().map(|m| m.receipt_id).collect::<Vec<_>>())
     .bind(matched.iter().map(|m| m.message_id).collect::<Vec<_>>())

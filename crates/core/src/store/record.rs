@@ -141,7 +141,8 @@ impl Store {
              from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::boolean[], $6::float8[], $7::text[],
                 $8::text[], $9::text[], $10::text[], $11::boolean[], $12::text[])
                 as v(id, created_at, state, reason, charged, retry_after, txn_id, message_id, code, cause, review, verdict)
-             where m.id = v.id and m.created_at = v.created_at",
+             where m.id = v.id and m.created_at = v.created_at and m.id = any($1)
+                and m.created_at between (select min(at) from unnest($2) as at) and (select max(at) from unnest($2) as at)",
         )
         .bind(moves.iter().map(|m| m.part.id.0).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.part.ended.message_created_at).collect::<Vec<_>>())
@@ -171,13 +172,25 @@ impl Store {
         if !entered.is_empty() {
             insert_unresolved(tx, &entered, &entered_at).await?;
         }
-        let left: Vec<i64> = moves.iter().filter(|m| m.from == State::Unknown).map(|m| m.part.id.0).collect();
-        if !left.is_empty() {
-            sqlx::query("/* delete_unresolved */ delete from unresolved where message_id = any($1)")
-                .bind(left)
-                .execute(tx)
-                .await?;
+        self.leave_unknown(tx, moves).await
+    }
+
+    /// A row that a late answer settled leaves the list; one that is submitted now is watched on for its receipt, since the
+    /// silent sweep has passed its submission already.
+    async fn leave_unknown(&self, tx: &mut PgConnection, moves: &[Move<'_>]) -> Result<(), StoreError> {
+        let left: Vec<&Move<'_>> = moves.iter().filter(|m| m.from == State::Unknown).collect();
+        if left.is_empty() {
+            return Ok(());
         }
+        sqlx::query(
+            "/* leave_unknown */
+             with gone as (delete from unresolved where message_id = any($1))
+             update unresolved set kind = 'silent', needs_review_since = null where message_id = any($2)",
+        )
+        .bind(left.iter().filter(|m| m.to != State::Submitted).map(|m| m.part.id.0).collect::<Vec<_>>())
+        .bind(left.iter().filter(|m| m.to == State::Submitted).map(|m| m.part.id.0).collect::<Vec<_>>())
+        .execute(tx)
+        .await?;
         Ok(())
     }
 
@@ -194,7 +207,9 @@ impl Store {
              with old as (
                 select m.*, nextval('message_id_seq') as new_id, nextval('job_id_seq') as new_job_id
                 from unnest($1::bigint[], $2::timestamptz[]) as v(id, created_at)
-                join outbound_message m on m.id = v.id and m.created_at = v.created_at
+                cross join lateral (
+                    select * from outbound_message m where m.id = v.id and m.created_at = v.created_at limit 1
+                ) m
                 where m.expires_at > clock_now()
                     and not exists (select from cancellation c where c.tenant_id = m.tenant_id and c.event_id = m.event_id)
                     and not exists (select from cancellation c
@@ -208,7 +223,8 @@ impl Store {
              ), predecessor as (
                 update outbound_message m set superseded_by = old.new_id, updated_at = clock_now()
                 from old join key on key.message_id = old.new_id
-                where m.id = old.id and m.created_at = old.created_at
+                where m.id = old.id and m.created_at = old.created_at and m.id = any($1)
+                    and m.created_at between (select min(at) from unnest($2) as at) and (select max(at) from unnest($2) as at)
              ), successor as (
                 insert into outbound_message (
                     id, created_at, job_id, business_key, attempt_key, attempt_no, origin, tenant_id, channel,
@@ -394,9 +410,14 @@ async fn lock_rows(tx: &mut PgConnection, parts: &[Part<'_>]) -> Result<HashMap<
     let rows: Vec<(i64, String)> = sqlx::query_as(
         "/* lock_rows */
          select m.id, m.state::text
-         from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as v(id, created_at, attempt_key)
-         join outbound_message m on m.id = v.id and m.created_at = v.created_at and m.attempt_key = v.attempt_key
-         order by m.id for update of m",
+         from (
+            select * from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as v(id, created_at, attempt_key) order by id
+         ) as v
+         cross join lateral (
+            select * from outbound_message m
+            where m.id = v.id and m.created_at = v.created_at and m.attempt_key = v.attempt_key
+            limit 1 for update
+         ) m",
     )
     .bind(parts.iter().map(|p| p.id.0).collect::<Vec<_>>())
     .bind(parts.iter().map(|p| p.ended.message_created_at).collect::<Vec<_>>())
@@ -419,7 +440,9 @@ pub(super) async fn insert_unresolved(
          select m.id, m.created_at, 'unknown', m.tenant_id, m.channel, m.message_class, m.provider_account, m.attempt_key,
             clock_now(), clock_now()
          from unnest($1::bigint[], $2::timestamptz[]) as v(id, created_at)
-         join outbound_message m on m.id = v.id and m.created_at = v.created_at
+         cross join lateral (
+            select * from outbound_message m where m.id = v.id and m.created_at = v.created_at limit 1
+         ) m
          on conflict (message_id) do nothing",
     )
     .bind(ids)

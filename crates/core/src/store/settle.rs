@@ -34,7 +34,9 @@ with standing as (
         min(m.expires_at) filter (where m.state = $4::message_state) as expires_at
     from send_job j
     cross join lateral unnest(j.message_ids) as u(id)
-    join outbound_message m on m.id = u.id and m.created_at = j.created_at
+    cross join lateral (
+        select * from outbound_message m where m.id = u.id and m.created_at = j.created_at limit 1
+    ) m
     where j.id = any($1)
     group by j.id
 ), fate as (
@@ -48,7 +50,7 @@ with standing as (
         end as fate
     from standing
 ), gone as (
-    delete from send_job using fate where send_job.id = fate.id and fate.fate = 'gone'
+    delete from send_job using fate where send_job.id = fate.id and send_job.id = any($1) and fate.fate = 'gone'
 ), cleared as (
     update send_job set
         lease_token = null,
@@ -59,7 +61,8 @@ with standing as (
             else fate.expires_at end),
         publish_count = case fate.fate when 'waiting' then 0 else publish_count end,
         parked_reason = case when fate.fate = 'parked' then coalesce(parked_reason, 'max_attempts') end
-    from fate where send_job.id = fate.id and fate.fate in ('due', 'waiting', 'parked') and $7
+    from fate
+    where send_job.id = fate.id and send_job.id = any($1) and fate.fate in ('due', 'waiting', 'parked') and $7
 )
 select id, fate from fate";
 

@@ -14,6 +14,8 @@ use clap::{Parser, Subcommand};
 use sendonce_devstack::demo::{self, DemoOptions};
 use sendonce_devstack::{check_name, stack_root, sweep_stale};
 
+use self::signals::StopSignal;
+
 /// Private PostgreSQL, Redis and RabbitMQ for the demo and the tests.
 #[derive(Debug, Parser)]
 #[command(name = "sendonce-devstack")]
@@ -48,7 +50,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run a command on a stack of its own, which SENDONCE_STACK_FILE describes, without migrations.
+    /// Run a command on a stack of its own, which DEVSTACK_FILE describes, without migrations.
     Run {
         /// Name of the stack; the process id makes one if none is given.
         #[arg(long)]
@@ -58,6 +60,7 @@ enum Command {
     },
     /// See messages go through a stack of its own.
     Demo {
+        /// End after one round; otherwise the fleet stays up until a signal.
         #[arg(long)]
         once: bool,
         #[arg(long)]
@@ -99,7 +102,13 @@ async fn dispatch(arguments: Arguments) -> Result<u8> {
             let name = name.unwrap_or_else(|| format!("run-{}", std::process::id()));
             foreground::run(&root, &checked(name)?, &command).await
         }
-        Command::Demo { once, json } => demo::run(DemoOptions { root, once, json }, term::progress()).await,
+        Command::Demo { once, json } => {
+            let mut stop = StopSignal::new()?;
+            tokio::select! {
+                done = demo::run(DemoOptions { root, once, json }, term::progress()) => done,
+                code = stop.wait() => Ok(code),
+            }
+        }
     }
 }
 

@@ -24,10 +24,10 @@ pub(super) struct Expected {
     pub(super) rows: i64,
     pub(super) duplicates: u64,
     pub(super) parked: i64,
-    /// Rows whose answer leaves their outcome open.
+    /// Rows that are meant to stay unknown: nothing was accepted, and absence proves nothing.
     pub(super) unknown: i64,
-    /// Rows that the provider accepts and never sends a receipt for, or one that says nothing.
-    pub(super) without_receipt: i64,
+    /// Rows that are meant to stay submitted: no receipt ever comes, and the report never gets further.
+    pub(super) submitted: i64,
 }
 
 /// How many ordinary events there are of each kind.
@@ -36,22 +36,25 @@ pub(super) struct Size {
     pub(super) otp: usize,
     pub(super) transactional: usize,
     pub(super) promotional: usize,
+    /// Transactional, on WhatsApp.
+    pub(super) whatsapp: usize,
     pub(super) batch: usize,
     pub(super) duplicates: usize,
 }
 
-/// Fates by the last four digits of the number: how many, and whether the outcome stays open.
-const UNKNOWN_FATES: [(u32, &str); 7] = [
-    (10, "accepted, then no answer"),
-    (11, "accepted, then reset"),
-    (12, "accepted, then 502"),
-    (13, "502, nothing accepted"),
-    (14, "no answer, nothing accepted"),
-    (15, "accepted, half an answer"),
-    (18, "reset, nothing accepted"),
+/// Fates by the last four digits of the number: what happens, and whether the provider accepted.
+const UNKNOWN_FATES: [(u32, &str, bool); 7] = [
+    (10, "accepted, then no answer", true),
+    (11, "accepted, then reset", true),
+    (12, "accepted, then 502", true),
+    (13, "502, nothing accepted", false),
+    (14, "no answer, nothing accepted", false),
+    (15, "accepted, half an answer", true),
+    (18, "reset, nothing accepted", false),
 ];
 const REFUSED_FATES: [u32; 3] = [1, 2, 3];
-const SILENT_FATES: [u32; 3] = [33, 34, 39];
+/// No receipt, or one that says nothing; whether the report says more.
+const SILENT_FATES: [(u32, bool); 3] = [(33, true), (34, true), (39, false)];
 const RECEIPT_FATES: [u32; 8] = [21, 30, 31, 32, 35, 36, 37, 38];
 const EACH: u32 = 4;
 
@@ -83,6 +86,9 @@ impl Mix {
                 &next(),
                 &format!("Offer {n}: everything at 20 % off"),
             );
+        }
+        for n in 0..size.whatsapp {
+            mix.whatsapp(&format!("W{n}"), &next(), &order(n));
         }
         let batch: Vec<String> = (0..size.batch).map(|_| next()).collect();
         mix.send(
@@ -136,21 +142,30 @@ impl Mix {
         });
     }
 
+    fn whatsapp(&mut self, id: &str, number: &str, body: &str) {
+        let channels = Some(("channels", json!(["whatsapp"])));
+        self.send("acme", "transactional", "order.shipped", id, &json!([number]), body, channels);
+        self.expected.rows += 1;
+    }
+
     fn fates(&mut self) {
         for k in 0..EACH {
-            for (suffix, what) in UNKNOWN_FATES {
+            // Somebody who is not on WhatsApp: accepted, and never heard of again.
+            self.whatsapp(&format!("W39-{k}"), &magic(EACH + k, 39), &format!("Silent on WhatsApp {k}"));
+            self.expected.submitted += 1;
+            for (suffix, what, accepted) in UNKNOWN_FATES {
                 let text = format!("Ambiguous on purpose {k}: {what}");
                 self.one("acme", "transactional", "demo.fate", &format!("F{suffix}-{k}"), &magic(k, suffix), &text);
-                self.expected.unknown += 1;
+                self.expected.unknown += i64::from(!accepted);
             }
             for suffix in REFUSED_FATES {
                 let text = format!("Refused on purpose {suffix} {k}");
                 self.one("acme", "transactional", "demo.fate", &format!("F{suffix}-{k}"), &magic(k, suffix), &text);
             }
-            for suffix in SILENT_FATES {
+            for (suffix, reported) in SILENT_FATES {
                 let text = format!("Silent on purpose {suffix} {k}");
                 self.one("acme", "transactional", "demo.fate", &format!("F{suffix}-{k}"), &magic(k, suffix), &text);
-                self.expected.without_receipt += 1;
+                self.expected.submitted += i64::from(!reported);
             }
             for suffix in RECEIPT_FATES {
                 let text = format!("Receipt on purpose {suffix} {k}");
@@ -224,11 +239,11 @@ mod tests {
 
     #[test]
     fn the_mix_counts_what_it_publishes() {
-        let size = Size { otp: 5, transactional: 8, promotional: 3, batch: 10, duplicates: 4 };
+        let size = Size { otp: 5, transactional: 8, promotional: 3, whatsapp: 6, batch: 10, duplicates: 4 };
         let mix = Mix::new(size);
-        let fates = i64::from(EACH) * 21;
-        assert_eq!(mix.expected.rows, 5 + 8 + 3 + 10 + 2 + fates);
-        assert_eq!(mix.expected.unknown, i64::from(EACH) * 7);
+        let fates = i64::from(EACH) * 22;
+        assert_eq!(mix.expected.rows, 5 + 8 + 3 + 6 + 10 + 2 + fates);
+        assert_eq!((mix.expected.unknown, mix.expected.submitted), (i64::from(EACH) * 3, i64::from(EACH) * 2));
         assert_eq!((mix.expected.parked, mix.expected.duplicates), (3 + 4 + 3 + 1, 4));
     }
 }

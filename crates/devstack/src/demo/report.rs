@@ -9,8 +9,23 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::json;
 
 use super::mix::Expected;
+use super::story::Story;
 use super::total;
 use crate::audit::{Audit, MoneyLine};
+use crate::fleet::Fleet;
+
+/// Where the fleet that stays up is reached, as a second terminal takes it.
+pub(super) fn print_addresses(fleet: &Fleet) {
+    println!("\nThe fleet stays up until Ctrl-C. To publish to it, in a second terminal:");
+    println!("export AMQP_URL={}", fleet.amqp_url());
+    println!("export MANAGEMENT_URL={}", fleet.stack.management_url());
+    println!("export CONFIG={}", fleet.config_path().display());
+    println!("Then try:");
+    println!("  target/debug/sendonce --config $CONFIG show F11-0     # a lost answer, settled by the report");
+    println!("  target/debug/sendonce --config $CONFIG unknown list   # what stays open, and why");
+    println!("  target/debug/sendonce --config $CONFIG parked list    # what was set aside, with the reason");
+    println!("  target/debug/sendonce --config $CONFIG stats");
+}
 
 /// Everything a round found out.
 #[derive(Debug)]
@@ -20,10 +35,14 @@ pub(super) struct Report {
     pub(super) suppressed: u64,
     pub(super) states: Vec<Vec<String>>,
     pub(super) parked: Vec<Vec<String>>,
-    pub(super) unknown: Vec<Vec<String>>,
+    /// Messages whose answer was not clear, and how each kind was settled.
+    pub(super) doubts: Vec<Vec<String>>,
+    pub(super) still_unknown: Vec<Vec<String>>,
+    pub(super) stories: Vec<Story>,
     pub(super) audit: Audit,
     pub(super) published: Duration,
     pub(super) submitted: Duration,
+    pub(super) at_rest: Duration,
     /// Name, CPU seconds, peak resident KiB.
     pub(super) processes: Vec<(String, f64, u64)>,
 }
@@ -49,9 +68,13 @@ impl Report {
         println!("{}", rows(["class", "state", "messages"], &self.states));
         println!("Set aside for a person ({} duplicates suppressed)", self.suppressed);
         println!("{}", rows(["what", "why", "count"], &self.parked));
-        if !self.unknown.is_empty() {
-            println!("Unknown: the outcome is open, and nothing sends these again");
-            println!("{}", rows(["because", "messages"], &self.unknown));
+        println!("Answers that were not clear: nothing is sent again, the provider's report decides");
+        println!("{}", rows(["answer", "now", "match", "on whose word", "messages"], &self.doubts));
+        println!("Unknown and meant to stay so: the simulator accepted nothing, and absence is no proof");
+        println!("{}", rows(["event", "message", "because", "report"], &self.still_unknown));
+        for story in &self.stories {
+            println!("The story of event {}, seconds from its admission", story.event);
+            println!("{}", rows(["s", "what happened"], &story.steps));
         }
         println!("Provider's ledger against our rows");
         println!("{}", money(&self.audit.money));
@@ -63,11 +86,14 @@ impl Report {
     fn print_figures(&self) {
         let messages = self.audit.rows as f64;
         println!(
-            "{} events, {} messages, submitted in {:.1} s ({:.0} messages a second; debug build, all on one machine)",
+            "{} events for {} messages, published in {:.1} s, all submitted after {:.1} s ({:.0} messages a second), at rest \
+             after {:.1} s; debug build, everything on this machine",
             self.events,
             self.audit.rows,
+            self.published.as_secs_f64(),
             self.submitted.as_secs_f64(),
-            messages / self.submitted.as_secs_f64()
+            messages / self.submitted.as_secs_f64(),
+            self.at_rest.as_secs_f64(),
         );
         let mut table = Table::new();
         table.load_preset(UTF8_HORIZONTAL_ONLY).set_header([
@@ -120,11 +146,13 @@ impl Report {
             "suppressed_duplicates": self.suppressed,
             "states": self.states,
             "parked": self.parked,
-            "unknown": self.unknown,
+            "doubts": self.doubts,
+            "still_unknown": self.still_unknown,
             "audit": self.audit,
             "problems": self.problems(),
             "published_seconds": self.published.as_secs_f64(),
             "submitted_seconds": self.submitted.as_secs_f64(),
+            "at_rest_seconds": self.at_rest.as_secs_f64(),
             "processes": processes,
         })
         .to_string())

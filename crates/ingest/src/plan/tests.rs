@@ -172,6 +172,7 @@ fn what_is_wrong_for_all_recipients_parks_the_event() {
         (json!({"channels": ["telegram"]}), "no_account"),
         (json!({"body": " \n"}), "body_empty"),
         (json!({"body": "x".repeat(460)}), "body_too_long"),
+        (json!({"channels": ["whatsapp"], "body": "x".repeat(4_097)}), "body_too_long"),
         (json!({"scheduled_for": "2026-12-01T00:00:00Z", "ttl_seconds": 60}), "expires_before_schedule"),
         (
             json!({"scheduled_for": "2026-12-01T00:00:00Z", "expires_at": "2026-12-01T00:00:00Z"}),
@@ -214,6 +215,15 @@ fn i3_a_row_carries_all_that_the_sender_and_the_bill_need() {
     assert_eq!((message.unit_price.to_string(), message.currency.as_str()), ("0.15".to_owned(), "INR"));
     assert_eq!((message.event_source.as_deref(), message.template_id.as_deref()), (Some("/orders"), Some("t")));
     assert_eq!(message.dlt_template_id.as_deref(), Some("0002"));
+}
+
+#[test]
+fn t19_a_whatsapp_message_is_billed_as_one_and_an_sms_by_its_parts() {
+    let long = "x".repeat(400);
+    let segments = |channel: &str| row(json!({"channels": [channel], "body": long})).segments;
+    assert_eq!((segments("sms"), segments("whatsapp")), (3, 1));
+    // The tenant's limit of three segments is one of SMS.
+    assert_eq!(row(json!({"channels": ["whatsapp"], "body": "x".repeat(4_096)})).segments, 1);
 }
 
 #[test]

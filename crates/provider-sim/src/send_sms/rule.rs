@@ -12,9 +12,10 @@ use crate::{
     form::Fields,
     ids::Ids,
     knobs::{Down, Knobs, NumberForm, SendKnobs, Spelling, TextRule},
-    ledger::{Accepted, Decision},
+    ledger::{Accepted, Decision, Kind},
     push::precedes_answer,
     segments::{self, Coding},
+    send_wa,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +77,7 @@ pub fn on(
         return Ruling::ignored(before);
     }
     let message = account.and_then(|account| {
-        let message = Message::read(request, &knobs.send)?;
+        let message = Message::read(request, &account, knobs)?;
         Ok((account, message))
     });
     let (account, message) = match message {
@@ -92,7 +93,7 @@ pub fn on(
         Fate::Accept(_) | Fate::Ignore(_) => {}
     }
     if message.is_test {
-        let reply = success(request, &knobs.send, &[], transaction(book, knobs, fate, stamp));
+        let reply = success(request, &knobs.send, &[], fresh_id(request.kind, book, knobs, fate, stamp));
         return Ruling { code: Some(codes::SUCCESS), word: "test_message", ..Ruling::blank(reply) };
     }
     Submission { request, account, message, book, knobs, stamp, fate }.rule()
@@ -166,14 +167,29 @@ fn is_valid(mobile: &str) -> bool {
 #[derive(Debug)]
 struct Message {
     text: String,
-    coding: Coding,
+    units: u32,
+    /// Per unit.
+    price: Decimal,
     drop_duplicates: bool,
     is_test: bool,
 }
 
 impl Message {
-    fn read(request: &SendRequest, knobs: &SendKnobs) -> Result<Self, Code> {
-        let fields = &request.fields;
+    fn read(request: &SendRequest, account: &Account, knobs: &Knobs) -> Result<Self, Code> {
+        match request.kind {
+            Kind::SmsSend => Self::sms(&request.fields, account.price, &knobs.send),
+            // Billed as one, whatever its length.
+            Kind::WaSend => Ok(Self {
+                text: send_wa::text(&request.fields)?.to_owned(),
+                units: 1,
+                price: knobs.wa.price,
+                drop_duplicates: true,
+                is_test: false,
+            }),
+        }
+    }
+
+    fn sms(fields: &Fields, price: Decimal, knobs: &SendKnobs) -> Result<Self, Code> {
         if fields.get("sendMethod") != Some("quick") {
             return Err(codes::BAD_SEND_METHOD);
         }
@@ -188,7 +204,7 @@ impl Message {
             Some("unicode") => Coding::Ucs2,
             Some(_) | None => return Err(codes::BAD_MSG_TYPE),
         };
-        Ok(Self { text, coding, drop_duplicates, is_test })
+        Ok(Self { units: segments::count(&text, coding), text, price, drop_duplicates, is_test })
     }
 }
 
@@ -236,29 +252,29 @@ struct Submission<'a> {
 impl Submission<'_> {
     fn rule(mut self) -> Ruling {
         let (valid, invalid, duplicates) = self.sort_recipients();
-        if valid.is_empty() && duplicates.is_empty() && self.knobs.send.all_invalid_as_error {
+        // A WhatsApp answer has no invalidMobile to list it in.
+        let as_error = self.knobs.send.all_invalid_as_error || self.request.kind == Kind::WaSend;
+        if valid.is_empty() && duplicates.is_empty() && as_error {
             return Ruling { invalid, ..Ruling::refused(codes::NO_VALID_MOBILE, "nothing_accepted") };
         }
-        let txn = transaction(self.book, self.knobs, self.fate, self.stamp);
+        let id = fresh_id(self.request.kind, self.book, self.knobs, self.fate, self.stamp);
         if valid.is_empty() {
-            let reply = success(self.request, &self.knobs.send, &invalid, txn);
+            let reply = success(self.request, &self.knobs.send, &invalid, id);
             let code = Some(codes::SUCCESS);
             return Ruling { code, word: "nothing_accepted", invalid, duplicates, ..Ruling::blank(reply) };
         }
-        let units = segments::count(&self.message.text, self.message.coding);
-        let amount = self.account.price * Decimal::from(units);
+        let amount = self.message.price * Decimal::from(self.message.units);
         if self.book.balance(&self.account) < amount * Decimal::from(valid.len()) {
             return Ruling { invalid, ..Ruling::refused(codes::INSUFFICIENT_BALANCE, "refused") };
         }
-        let accepted =
-            valid.iter().enumerate().map(|(slot, mobile)| self.accept(slot, mobile, units, amount)).collect();
+        let accepted = valid.iter().enumerate().map(|(slot, mobile)| self.accept(slot, mobile, &id, amount)).collect();
         Ruling {
             decision: Decision::Accepted,
             fate: self.fate,
             word: self.fate.name(),
-            reply: success(self.request, &self.knobs.send, &invalid, txn.clone()),
+            reply: success(self.request, &self.knobs.send, &invalid, id.clone()),
             code: Some(codes::SUCCESS),
-            txn: Some(txn),
+            txn: (self.request.kind == Kind::SmsSend).then_some(id),
             accepted,
             invalid,
             duplicates,
@@ -275,7 +291,7 @@ impl Submission<'_> {
             let repeated = self.message.drop_duplicates && !seen.insert(mobile.as_str());
             if !is_valid(mobile) || magic(mobile) == Some(Magic::Invalid) {
                 invalid.push(mobile.clone());
-            } else if repeated || window > 0 && self.book.accepted_since(mobile, &self.message.text, since) {
+            } else if repeated || window > 0 && self.accepted_since(mobile, since) {
                 duplicates.push(mobile.clone());
             } else {
                 valid.push(mobile.clone());
@@ -284,7 +300,12 @@ impl Submission<'_> {
         (valid, invalid, duplicates)
     }
 
-    fn accept(&mut self, slot: usize, mobile: &str, units: u32, amount: Decimal) -> Accepted {
+    fn accepted_since(&self, mobile: &str, since: i64) -> bool {
+        self.book.accepted_since(self.request.kind, mobile, &self.message.text, since)
+    }
+
+    /// `id` is the one that the answer names.
+    fn accept(&mut self, slot: usize, mobile: &str, id: &str, amount: Decimal) -> Accepted {
         let push = &self.knobs.push;
         let failed = self.book.rng.hit(push.failed_rate);
         let delay = push.delay_ms.saturating_add(self.book.rng.up_to(push.jitter_ms));
@@ -296,9 +317,12 @@ impl Submission<'_> {
         };
         Accepted {
             mobile: mobile.to_owned(),
-            msg_id: self.stamp.ids.message(self.stamp.seq, slot),
-            units,
-            price: self.account.price,
+            msg_id: match self.request.kind {
+                Kind::SmsSend => self.stamp.ids.message(self.stamp.seq, slot),
+                Kind::WaSend => id.to_owned(),
+            },
+            units: self.message.units,
+            price: self.message.price,
             amount,
             done_at: self.stamp.at.saturating_add(delay),
             outcome: outcome.map(str::to_owned),
@@ -306,10 +330,11 @@ impl Submission<'_> {
     }
 }
 
-/// A fresh transaction id in the shape the fate and the knobs ask for.
-fn transaction(book: &Book, knobs: &Knobs, fate: Fate, stamp: Stamp) -> String {
+/// A fresh id for the answer, in the shape the fate and the knobs ask for.
+fn fresh_id(kind: Kind, book: &Book, knobs: &Knobs, fate: Fate, stamp: Stamp) -> String {
     let draw = |attempt: u64| match fate {
         Fate::Accept(After::LeadingZeros) => stamp.ids.leading_zeros(stamp.seq, attempt),
+        Fate::Accept(_) | Fate::Ignore(_) | Fate::Refuse(_) if kind == Kind::WaSend => stamp.ids.message(stamp.seq, 0),
         Fate::Accept(_) | Fate::Ignore(_) | Fate::Refuse(_) if knobs.send.uuid_transaction_id => {
             stamp.ids.uuid(stamp.seq, attempt)
         }
@@ -318,7 +343,7 @@ fn transaction(book: &Book, knobs: &Knobs, fate: Fate, stamp: Stamp) -> String {
     (0..).map(draw).find(|txn| !book.knows_txn(txn)).unwrap_or_default()
 }
 
-fn success(request: &SendRequest, knobs: &SendKnobs, invalid: &[String], txn: String) -> Reply {
+fn success(request: &SendRequest, knobs: &SendKnobs, invalid: &[String], id: String) -> Reply {
     let spell = |mobile: &String| match knobs.invalid_mobile_form {
         NumberForm::AsSent => mobile.clone(),
         NumberForm::Plus => format!("+{mobile}"),
@@ -331,5 +356,5 @@ fn success(request: &SendRequest, knobs: &SendKnobs, invalid: &[String], txn: St
     if !listed.is_empty() {
         listed.extend(knobs.invalid_mobile_stranger.clone());
     }
-    Reply::Success(Success { mobile: request.recipients.join(","), invalid_mobile: listed.join(","), txn })
+    Reply::Success(Success { mobile: request.recipients.join(","), invalid_mobile: listed.join(","), id })
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sendonce_core::config::IdLevel;
-use sendonce_core::domain::message::Recipient;
+use sendonce_core::domain::message::{Channel, ProviderRef, Recipient};
 use sendonce_core::domain::outcome::{Accepted, Ambiguity, Outcome, Refusal};
 use serde::Deserialize;
 
@@ -15,14 +15,15 @@ use crate::http::Reply;
 /// What an answer is judged against.
 #[derive(Debug)]
 pub(super) struct Judge<'a> {
+    pub(super) channel: Channel,
     pub(super) codes: &'a CodeTable,
     pub(super) id_level: IdLevel,
     /// The recipients of the request, none twice.
     pub(super) sent: &'a [Recipient],
 }
 
-/// The flat answer of the sending endpoints, or the inside of the wrapped one that all others give. `mobile` is left out on
-/// purpose: what it holds for a group is documented nowhere.
+/// The flat answer of the sending endpoints in the spellings of both channels, or the inside of the wrapped one that all
+/// others give. `mobile` is left out on purpose: what it holds for a group is documented nowhere.
 #[derive(Deserialize, Default)]
 struct Flat {
     #[serde(default)]
@@ -35,8 +36,12 @@ struct Flat {
     transaction_id: Scalar,
     #[serde(default, rename = "msgId")]
     msg_id: Scalar,
+    #[serde(default, rename = "messageId")]
+    message_id: Scalar,
     #[serde(default, rename = "invalidMobile")]
     invalid_mobile: Scalars,
+    #[serde(default)]
+    description: Scalar,
     #[serde(default)]
     reason: Scalar,
     #[serde(default)]
@@ -62,7 +67,17 @@ impl Flat {
         self.status_code.text().or_else(|| self.code.text())
     }
     fn cause(&self) -> Option<String> {
-        self.reason.text().or_else(|| self.msg.text()).map(str::to_owned)
+        [&self.description, &self.reason, &self.msg].into_iter().find_map(Scalar::text).map(str::to_owned)
+    }
+    fn message_id(&self) -> Option<ProviderRef> {
+        self.message_id.id().or_else(|| self.msg_id.id())
+    }
+    /// Transaction id and message id. A WhatsApp answer that names one id names the message's, under either name.
+    fn ids(&self, channel: Channel) -> (Option<ProviderRef>, Option<ProviderRef>) {
+        match (channel, self.transaction_id.id(), self.message_id()) {
+            (Channel::Whatsapp, id, None) => (None, id),
+            (_, transaction, message) => (transaction, message),
+        }
     }
     fn says(&self, word: &str) -> bool {
         self.status.text().is_some_and(|status| status.eq_ignore_ascii_case(word))
@@ -97,7 +112,7 @@ fn in_the_body(reply: &Reply, judge: &Judge<'_>) -> Result<Outcome, Ambiguity> {
             None | Some(Some(Meaning::Accepted)) => accepted(&flat, judge).map(Outcome::Accepted),
             Some(_) => Err(Ambiguity::Unreadable),
         }
-    } else if flat.says("error") && flat.transaction_id.id().is_none() {
+    } else if flat.says("error") && flat.ids(judge.channel) == (None, None) {
         let throttled = reply.status == 429;
         meaning.and_then(|meaning| refused(&flat, meaning, throttled, reply.retry_after)).ok_or(Ambiguity::Unreadable)
     } else {
@@ -107,9 +122,9 @@ fn in_the_body(reply: &Reply, judge: &Judge<'_>) -> Result<Outcome, Ambiguity> {
 
 fn accepted(flat: &Flat, judge: &Judge<'_>) -> Result<Accepted, Ambiguity> {
     let invalid = invalid(flat, judge.sent)?;
-    let txn_id = flat.transaction_id.id();
+    let (txn_id, message_id) = flat.ids(judge.channel);
     // A message id belongs to one recipient: beside a group it would be anyone's.
-    let message_id = if judge.sent.len() == 1 { flat.msg_id.id() } else { None };
+    let message_id = message_id.filter(|_| judge.sent.len() == 1);
     let complete = match judge.id_level {
         IdLevel::Txn => txn_id.is_some(),
         IdLevel::Message => txn_id.is_some() || message_id.is_some(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sendonce_core::config::{Codes, IdLevel};
-use sendonce_core::domain::message::{ProviderRef, Recipient};
+use sendonce_core::domain::message::{Channel, ProviderRef, Recipient};
 use sendonce_core::domain::outcome::{Accepted, Ambiguity, Outcome, Refusal};
 
 use super::answer::{Judge, judge};
@@ -28,10 +28,16 @@ fn three() -> Vec<Recipient> {
     vec![number("919999999999"), number("919999999998"), number("919999999997")]
 }
 fn verdict_at(status: u16, text: &str, id_level: IdLevel, sent: &[Recipient]) -> Outcome {
+    verdict_on(Channel::Sms, status, text, id_level, sent)
+}
+fn whatsapp(text: &str) -> Outcome {
+    verdict_on(Channel::Whatsapp, 200, text, IdLevel::Message, &one())
+}
+fn verdict_on(channel: Channel, status: u16, text: &str, id_level: IdLevel, sent: &[Recipient]) -> Outcome {
     let extra = Codes { throttle: vec!["341".into()], ..Codes::default() };
     let codes = CodeTable::new(&extra).unwrap();
     let reply = Reply { status, retry_after: Some(RETRY_AFTER), text: text.to_owned() };
-    judge(&reply, &Judge { codes: &codes, id_level, sent })
+    judge(&reply, &Judge { channel, codes: &codes, id_level, sent })
 }
 fn verdict(text: &str) -> Outcome {
     verdict_at(200, text, IdLevel::Txn, &one())
@@ -262,4 +268,47 @@ fn a_byte_order_mark_and_the_case_of_the_status_do_not_matter() {
     let text =
         format!("\u{feff}{}", fixture!("send_success.json").replace(r#""success","mobile"#, r#""SUCCESS","mobile"#));
     assert_eq!(verdict(&text), Outcome::Accepted(accepted("6305583318236810379")));
+}
+
+#[test]
+fn i14_whatsapp_answers_in_two_shapes_and_names_the_message_in_both() {
+    let accepted = |id: &str, cause: &str| {
+        Outcome::Accepted(Accepted {
+            message_id: ProviderRef::clean(id),
+            code: Some("200".into()),
+            cause: Some(cause.into()),
+            ..Accepted::default()
+        })
+    };
+    let seed = fixture!("whatsapp_success_seed.json");
+    assert_eq!(whatsapp(seed), accepted("wamidHBgMOTE5ODc2", "Message accepted"));
+    assert_eq!(whatsapp(fixture!("whatsapp_success_sibling.json")), accepted("0005583318236810379", "success"));
+    // An id that comes as a bare number keeps its digits.
+    let bare = seed.replace("\"wamidHBgMOTE5ODc2\"", "6305583318236810379");
+    assert_eq!(whatsapp(&bare), accepted("6305583318236810379", "Message accepted"));
+    // Beside a message id a transaction is what it says.
+    let both = seed.replace("\"description\"", "\"transactionId\":\"T1\",\"description\"");
+    let Outcome::Accepted(both) = whatsapp(&both) else { panic!("{:?}", whatsapp(&both)) };
+    assert_eq!((both.txn_id, both.message_id), (ProviderRef::clean("T1"), ProviderRef::clean("wamidHBgMOTE5ODc2")));
+}
+
+#[test]
+fn i14_a_whatsapp_success_without_an_id_is_ambiguous_where_one_is_due() {
+    let missing = Outcome::Ambiguous(Ambiguity::MissingId);
+    let none = fixture!("whatsapp_success_no_id.json");
+    for text in [none.to_owned(), none.replace("\"\"", "\"0\""), none.replace("messageId", "transactionId")] {
+        assert_eq!(whatsapp(&text), missing, "{text}");
+    }
+    let none_due = verdict_on(Channel::Whatsapp, 200, none, IdLevel::None, &one());
+    assert!(matches!(none_due, Outcome::Accepted(Accepted { message_id: None, .. })), "{none_due:?}");
+}
+
+#[test]
+fn i14_a_whatsapp_refusal_is_read_by_its_code_in_both_shapes() {
+    let credentials = refusal("216", "Invalid credentials");
+    assert_eq!(whatsapp(fixture!("whatsapp_error_seed.json")), Outcome::AccountRefused(credentials));
+    let template = refusal("188", "Template mismatch");
+    assert_eq!(whatsapp(fixture!("whatsapp_error_sibling.json")), Outcome::Rejected(template));
+    let with_id = whatsapp(fixture!("whatsapp_error_with_id.json"));
+    assert_eq!(with_id, Outcome::Ambiguous(Ambiguity::Unreadable), "a refusal that names a message contradicts itself");
 }

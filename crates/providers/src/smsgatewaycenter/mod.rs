@@ -1,9 +1,13 @@
-//! SMSGatewayCenter: form-encoded requests, JSON answers. It refuses other channels, and leaves grouping, de-duplication of
+//! SMSGatewayCenter: form-encoded requests, JSON answers; SMS and WhatsApp. It refuses other channels, and leaves grouping, de-duplication of
 //! recipients and the choice of an alphabet to its caller.
 
 mod answer;
 mod codes;
+mod login;
 pub mod receipt;
+pub mod report;
+mod sms;
+mod whatsapp;
 mod wire;
 
 #[cfg(test)]
@@ -14,21 +18,20 @@ use std::fmt;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use reqwest::Url;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use secrecy::{ExposeSecret, SecretString};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use sendonce_core::clock::Deadline;
 use sendonce_core::config::{Account, Budgets, IdLevel};
-use sendonce_core::domain::message::{Channel, Class, Encoding};
+use sendonce_core::domain::message::{Channel, Class};
 use sendonce_core::domain::outcome::{NotSent, Outcome};
 use sendonce_core::provider::{Answer, Provider, SendRequest};
 
 use crate::http::{ClientError, Post, Reach, SendingClient};
 use answer::Judge;
 use codes::CodeTable;
+use login::Login;
 
 pub use codes::BadCode;
 
-const API_KEY: HeaderName = HeaderName::from_static("apikey");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
@@ -39,6 +42,8 @@ pub enum BadAccount {
     Url(String),
     #[error("this provider has no channel {0}")]
     Channel(Channel),
+    #[error("a WhatsApp account needs its `waba_number`")]
+    WabaNumber,
     #[error("neither a password nor an API key is set")]
     Credentials,
     #[error("the API key cannot travel in a header")]
@@ -49,20 +54,45 @@ pub enum BadAccount {
     Client(#[from] ClientError),
 }
 
-/// One of the two: the provider wants exactly one method.
-enum Credential {
-    Password(SecretString),
-    /// Marked sensitive.
-    ApiKey(HeaderValue),
+/// Where the messages of an account's channel go.
+enum Endpoint {
+    Sms,
+    Whatsapp { waba_number: String },
+}
+
+impl Endpoint {
+    fn of(account: &Account) -> Result<Self, BadAccount> {
+        match account.channel {
+            Channel::Sms => Ok(Self::Sms),
+            Channel::Whatsapp => {
+                let waba_number = account.waba_number.clone().ok_or(BadAccount::WabaNumber)?;
+                Ok(Self::Whatsapp { waba_number })
+            }
+            channel @ (Channel::Voice | Channel::Rcs | Channel::Telegram) => Err(BadAccount::Channel(channel)),
+        }
+    }
+    fn path(&self) -> &'static str {
+        match self {
+            Self::Sms => "/SMSApi/send",
+            Self::Whatsapp { .. } => "/WAApi/send",
+        }
+    }
+    /// A WhatsApp answer names one message, so a request to several would leave all but one without an answer.
+    fn takes(&self, request: &SendRequest) -> bool {
+        match self {
+            Self::Sms => request.channel == Channel::Sms && !request.recipients.is_empty(),
+            Self::Whatsapp { .. } => request.channel == Channel::Whatsapp && request.recipients.len() == 1,
+        }
+    }
 }
 
 /// An account at SMSGatewayCenter.
 pub struct SmsGatewayCenter {
     name: String,
     client: SendingClient,
+    target: Endpoint,
     send_url: Url,
-    userid: String,
-    credential: Credential,
+    login: Login,
     codes: CodeTable,
     id_level: IdLevel,
     request_id_header: bool,
@@ -83,26 +113,15 @@ impl SmsGatewayCenter {
     /// # Errors
     /// When the account cannot work.
     pub fn reached_by(name: &str, account: &Account, budgets: &Budgets, reach: &Reach) -> Result<Self, BadAccount> {
-        if account.channel != Channel::Sms {
-            return Err(BadAccount::Channel(account.channel));
-        }
-        let credential = match (&account.api_key, &account.password) {
-            (Some(key), _) => {
-                let mut header = HeaderValue::from_str(key.expose_secret()).map_err(|_| BadAccount::ApiKey)?;
-                header.set_sensitive(true);
-                Credential::ApiKey(header)
-            }
-            (None, Some(password)) => Credential::Password(password.clone()),
-            (None, None) => return Err(BadAccount::Credentials),
-        };
+        let target = Endpoint::of(account)?;
         Ok(Self {
             name: name.to_owned(),
             client: SendingClient::new(account.pool_idle, budgets, reach)?,
-            send_url: endpoint(&account.base_url, "/SMSApi/send")?,
-            userid: account.userid.clone(),
-            credential,
+            send_url: endpoint(&account.base_url, target.path())?,
+            target,
+            login: Login::new(account)?,
             codes: CodeTable::new(&account.codes)?,
-            id_level: account.id_level,
+            id_level: account.id_level(),
             request_id_header: account.request_id_header,
             budgets: budgets.clone(),
         })
@@ -121,12 +140,7 @@ impl SmsGatewayCenter {
     }
 
     fn headers(&self, request: &SendRequest) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        if let Credential::ApiKey(key) = &self.credential {
-            headers.insert(API_KEY, key.clone());
-        }
+        let mut headers = self.login.headers();
         if self.request_id_header
             && let Ok(key) = HeaderValue::from_str(&request.attempt_key.to_string())
         {
@@ -138,47 +152,30 @@ impl SmsGatewayCenter {
         headers
     }
 
-    /// Spellings matter: `userId` and `duplicateCheck` are accepted and ignored.
     fn form(&self, request: &SendRequest) -> Bytes {
-        let recipients: Vec<&str> = request.recipients.iter().map(|recipient| recipient.expose()).collect();
-        let mut form = form_urlencoded::Serializer::new(String::new());
-        form.append_pair("userid", &self.userid);
-        if let Credential::Password(password) = &self.credential {
-            form.append_pair("password", password.expose_secret());
-        }
+        let mut form = self.login.form();
         form.append_pair("sendMethod", "quick");
-        form.append_pair("mobile", &recipients.join(","));
-        form.append_pair("msg", request.body.expose());
-        form.append_pair(
-            "msgType",
-            match request.encoding {
-                Encoding::Gsm7 => "text",
-                Encoding::Ucs2 => "unicode",
-            },
-        );
-        form.append_pair("duplicatecheck", "true");
-        let optional = [
-            ("senderid", &request.sender_id),
-            ("dltEntityId", &request.dlt_entity_id),
-            ("dltTemplateId", &request.dlt_template_id),
-        ];
-        for (name, value) in optional {
-            if let Some(value) = value {
-                form.append_pair(name, value);
-            }
+        match &self.target {
+            Endpoint::Sms => sms::fields(&mut form, request),
+            Endpoint::Whatsapp { waba_number } => whatsapp::fields(&mut form, request, waba_number),
         }
         form.append_pair("output", "json");
         Bytes::from(form.finish())
     }
 
     async fn submit(&self, request: &SendRequest, deadline: Deadline) -> Answer {
-        if request.channel != Channel::Sms || request.recipients.is_empty() {
+        if !self.target.takes(request) {
             return Answer { outcome: Outcome::NotSent(NotSent::Request), http_status: None };
         }
         match self.client.post(self.post(request), deadline).await {
             Err(none) => Answer { outcome: none.verdict.into(), http_status: none.status },
             Ok(reply) => {
-                let judge = Judge { codes: &self.codes, id_level: self.id_level, sent: &request.recipients };
+                let judge = Judge {
+                    channel: request.channel,
+                    codes: &self.codes,
+                    id_level: self.id_level,
+                    sent: &request.recipients,
+                };
                 Answer { outcome: answer::judge(&reply, &judge), http_status: Some(reply.status) }
             }
         }

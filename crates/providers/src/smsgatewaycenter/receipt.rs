@@ -1,12 +1,11 @@
 //! A pushed delivery receipt in one of the shapes that this platform's deployments use. It refuses to infer: a code that the
 //! account does not map says nothing, and a delivered time on a failed receipt does not make it delivered.
 
-use chrono::{DateTime, Utc};
 use sendonce_core::config::{Account, ReceiptMeaning, ReceiptPreset};
 use sendonce_core::domain::message::ProviderRef;
 use sendonce_core::domain::receipt::ReceiptKind;
 
-use super::wire::{members, recipient};
+use super::wire::{Named, members, recipient};
 use crate::receipt::{BadReceipt, ParsedReceipt};
 use crate::times::parse_time;
 
@@ -17,6 +16,8 @@ struct Names {
     code: &'static [&'static str],
     recipient: &'static [&'static str],
     done_at: &'static [&'static str],
+    /// Of a receipt that says read; `done_at` where it is told there too.
+    read_at: &'static [&'static str],
 }
 
 const NAMED: Names = Names {
@@ -25,6 +26,7 @@ const NAMED: Names = Names {
     code: &["errorcode"],
     recipient: &["mobile"],
     done_at: &["deliveredtime"],
+    read_at: &["readtime", "deliveredtime"],
 };
 const LEGACY: Names = Names {
     txn_id: &["transid"],
@@ -32,6 +34,7 @@ const LEGACY: Names = Names {
     code: &["errorcode"],
     recipient: &["mobile"],
     done_at: &["dlrtime"],
+    read_at: &["dlrtime"],
 };
 const SIBLING: Names = Names {
     txn_id: &["transactionid"],
@@ -39,6 +42,7 @@ const SIBLING: Names = Names {
     code: &["errorcode"],
     recipient: &["mobilenumber", "mobileno"],
     done_at: &["deliveredtime"],
+    read_at: &["deliveredtime"],
 };
 /// The same in every preset, where it comes at all.
 const CAUSE: &[&str] = &["cause"];
@@ -58,15 +62,16 @@ pub fn parse_receipt(
         ReceiptPreset::Legacy => &LEGACY,
         ReceiptPreset::Sibling => &SIBLING,
     };
-    let fields = Fields::read(content_type, query, body)?;
+    let fields = fields(content_type, query, body)?;
     let code = fields.first(names.code).map(str::to_owned);
-    let meaning = code.as_ref().and_then(|code| account.receipts.codes.get(code));
+    let kind = code.as_ref().and_then(|code| account.receipts.codes.get(code)).copied().map(kind);
+    let time = if kind == Some(ReceiptKind::Read) { names.read_at } else { names.done_at };
     let receipt = ParsedReceipt {
         txn_id: fields.first(names.txn_id).and_then(ProviderRef::clean),
         message_id: fields.first(names.message_id).and_then(ProviderRef::clean),
         recipient: fields.first(names.recipient).and_then(recipient),
-        kind: meaning.map(|meaning| kind(*meaning)),
-        done_at: fields.time(names.done_at, account),
+        kind,
+        done_at: fields.first(time).and_then(|raw| parse_time(raw, account.zone)),
         cause: fields.first(CAUSE).map(str::to_owned),
         code,
     };
@@ -78,6 +83,7 @@ pub fn parse_receipt(
 
 fn kind(meaning: ReceiptMeaning) -> ReceiptKind {
     match meaning {
+        ReceiptMeaning::Read => ReceiptKind::Read,
         ReceiptMeaning::Delivered => ReceiptKind::Delivered,
         ReceiptMeaning::Failed => ReceiptKind::Failed,
         ReceiptMeaning::Expired => ReceiptKind::Expired,
@@ -85,31 +91,18 @@ fn kind(meaning: ReceiptMeaning) -> ReceiptKind {
     }
 }
 
-/// Name (lower case) and value, the body's before the query's.
-struct Fields(Vec<(String, String)>);
-
-impl Fields {
-    fn read(content_type: Option<&str>, query: Option<&str>, body: &[u8]) -> Result<Self, BadReceipt> {
-        let text = std::str::from_utf8(body).map_err(|_| BadReceipt::Unreadable)?.trim();
-        let says_json = content_type.is_some_and(|kind| kind.to_ascii_lowercase().contains("json"));
-        let mut found = if text.is_empty() {
-            Vec::new()
-        } else if says_json || text.starts_with(['{', '[']) {
-            members(text).map_err(|_| BadReceipt::Unreadable)?
-        } else {
-            pairs(text)
-        };
-        found.extend(pairs(query.unwrap_or_default()));
-        let lower = |(name, value): (String, String)| (name.trim().to_ascii_lowercase(), value.trim().to_owned());
-        Ok(Self(found.into_iter().map(lower).filter(|(_, value)| !value.is_empty()).collect()))
-    }
-    fn first(&self, names: &[&str]) -> Option<&str> {
-        let named = |name: &&str| self.0.iter().find(|(known, _)| known == name);
-        names.iter().find_map(named).map(|(_, value)| value.as_str())
-    }
-    fn time(&self, names: &[&str], account: &Account) -> Option<DateTime<Utc>> {
-        self.first(names).and_then(|raw| parse_time(raw, account.zone))
-    }
+/// The fields of a push, the body's before the query's.
+fn fields(content_type: Option<&str>, query: Option<&str>, body: &[u8]) -> Result<Named, BadReceipt> {
+    let text = std::str::from_utf8(body).map_err(|_| BadReceipt::Unreadable)?.trim();
+    let says_json = content_type.is_some_and(|kind| kind.to_ascii_lowercase().contains("json"));
+    let found = if text.is_empty() {
+        Vec::new()
+    } else if says_json || text.starts_with(['{', '[']) {
+        members(text).map_err(|_| BadReceipt::Unreadable)?
+    } else {
+        pairs(text)
+    };
+    Ok(found.into_iter().chain(pairs(query.unwrap_or_default())).collect())
 }
 
 fn pairs(form: &str) -> Vec<(String, String)> {
@@ -118,6 +111,7 @@ fn pairs(form: &str) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use chrono::{DateTime, Utc};
     use sendonce_core::domain::message::Recipient;
     use serde_json::json;
 
@@ -181,6 +175,31 @@ mod tests {
         assert_eq!(receipt.message_id, ProviderRef::clean("M1"));
         assert_eq!(receipt.recipient, Recipient::from_e164_digits("919999999999"));
         assert_eq!((receipt.kind, receipt.done_at), (Some(ReceiptKind::Submitted), None));
+    }
+
+    /// What WhatsApp adds: the same message is delivered first and read later, and each says when.
+    #[test]
+    fn a_read_receipt_tells_when_it_was_read() {
+        let whatsapp: Account = serde_json::from_value(json!({
+            "dialect": "smsgatewaycenter", "channel": "whatsapp", "base_url": "https://wa.example",
+            "receipts": { "preset": "named", "codes": { "000": "delivered", "100": "read" } },
+        }))
+        .unwrap();
+        let body = include_str!("../../fixtures/receipt_read.form");
+        let read = parse_receipt(&whatsapp, FORM, None, body.as_bytes()).unwrap();
+        assert_eq!((read.txn_id, read.message_id), (None, ProviderRef::clean("wamidHBgMOTE5ODc2")));
+        let at = |receipt: Option<DateTime<Utc>>| receipt.map(|at| at.to_rfc3339());
+        assert_eq!(
+            (read.kind, at(read.done_at).as_deref()),
+            (Some(ReceiptKind::Read), Some("2023-11-16T07:10:00+00:00"))
+        );
+        let without = body.replace("readTime=1700118600000", "readTime=");
+        let read = parse_receipt(&whatsapp, FORM, None, without.as_bytes()).unwrap();
+        assert_eq!(at(read.done_at).as_deref(), Some("2023-11-16T06:59:00+00:00"));
+        let delivered = body.replace("errorCode=100", "errorCode=000");
+        let delivered = parse_receipt(&whatsapp, FORM, None, delivered.as_bytes()).unwrap();
+        assert_eq!(delivered.kind, Some(ReceiptKind::Delivered));
+        assert_eq!(at(delivered.done_at).as_deref(), Some("2023-11-16T06:59:00+00:00"));
     }
 
     /// A delivered time on a failed receipt is when it failed.

@@ -65,6 +65,29 @@ pub(super) fn recipient(raw: &str) -> Option<Recipient> {
     Recipient::from_e164_digits(digits)
 }
 
+/// Values by name, whatever the names' case and blanks: `Submitted Time` is `submittedtime`.
+#[derive(Debug, Default)]
+pub(super) struct Named(Vec<(String, String)>);
+
+impl Named {
+    /// What the first of `names` holds that holds anything, trimmed.
+    pub(super) fn first(&self, names: &[&str]) -> Option<&str> {
+        self.verbatim(names).map(str::trim)
+    }
+    /// The same with the blanks around it.
+    pub(super) fn verbatim(&self, names: &[&str]) -> Option<&str> {
+        let named = |name: &&str| self.0.iter().find(|(known, value)| known == name && !value.trim().is_empty());
+        names.iter().find_map(named).map(|(_, value)| value.as_str())
+    }
+}
+
+impl FromIterator<(String, String)> for Named {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
+        let plain = |name: &str| name.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_ascii_lowercase();
+        Self(pairs.into_iter().map(|(name, value)| (plain(&name), value)).collect())
+    }
+}
+
 /// Scalar members of a JSON object by name; others are left out.
 pub(super) fn members(json: &str) -> Result<Vec<(String, String)>, serde_json::Error> {
     let object: BTreeMap<String, &RawValue> = serde_json::from_str(json)?;

@@ -6,6 +6,7 @@
 mod answers;
 mod peer;
 mod pool;
+mod reading;
 mod rows;
 mod tls;
 mod wire;

@@ -120,6 +120,43 @@ async fn a_submission_with_an_api_key_in_unicode_without_the_optional() {
     );
 }
 
+fn on_whatsapp(base_url: &str) -> Account {
+    account(base_url, json!({ "password": "p&ss", "channel": "whatsapp", "waba_number": "919000000000" }))
+}
+
+#[tokio::test]
+async fn i14_a_whatsapp_submission_names_one_recipient_and_nothing_of_sms() {
+    let peer = provider("200 OK", include_str!("../../fixtures/whatsapp_success_seed.json")).await;
+    let to_one = |text: &str, encoding| SendRequest {
+        channel: Channel::Whatsapp,
+        body: Body::new(text.into()),
+        encoding,
+        recipients: request().recipients.into_iter().take(1).collect(),
+        ..request()
+    };
+    let account = on_whatsapp(&format!("http://{}", peer.at));
+    let answer = submit(&account, &to_one("Hi & bye", Encoding::Gsm7)).await;
+    let Outcome::Accepted(accepted) = answer.outcome else { panic!("{answer:?}") };
+    assert_eq!((accepted.txn_id, accepted.message_id), (None, ProviderRef::clean("wamidHBgMOTE5ODc2")));
+    // Text is text here, whatever its alphabet.
+    submit(&account, &to_one("ok 👍", Encoding::Ucs2)).await;
+
+    let seen = peer.settle().await.requests;
+    for (request, text) in seen.iter().zip(["Hi+%26+bye", "ok+%F0%9F%91%8D"]) {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("POST /WAApi/send HTTP/1.1"), "{head}");
+        assert!(head.contains("x-request-id: 00000000-0000-0000-0000-000000001234"), "{head}");
+        assert_eq!(
+            body,
+            format!(
+                "userid=acme&password=p%26ss&sendMethod=quick&wabaNumber=919000000000&mobile=919999999999&msgType=text\
+                 &msg={text}&output=json"
+            )
+        );
+    }
+    assert_eq!(seen.len(), 2);
+}
+
 #[tokio::test]
 async fn i1_the_status_decides_where_the_body_may_not() {
     for (status_line, status, expected) in [
@@ -169,7 +206,13 @@ async fn what_cannot_be_submitted_or_comes_too_late_never_leaves() {
         let answer = provider.send(request, deadline).await;
         assert_eq!(answer, Answer { outcome: Outcome::NotSent(reason), http_status: None });
     }
-    drop(provider);
+    let whatsapp = connect("acme-wa", &on_whatsapp(&format!("http://{}", peer.at)), &patient()).unwrap();
+    let to_two = SendRequest { channel: Channel::Whatsapp, ..request() };
+    for request in [&request(), &nobody, &to_two] {
+        let answer = whatsapp.send(request, in_time()).await;
+        assert_eq!(answer, Answer { outcome: Outcome::NotSent(NotSent::Request), http_status: None });
+    }
+    drop((provider, whatsapp));
     assert_eq!(peer.settle().await.connections, 0);
 }
 
@@ -191,10 +234,9 @@ fn i1_an_account_that_cannot_work_is_refused_at_the_start() {
     let here = "https://sms.example";
     assert!(matches!(refused(&account(here, json!({}))), BadAccount::Credentials));
     assert!(matches!(refused(&account(here, json!({ "api_key": "two\nlines" }))), BadAccount::ApiKey));
-    assert!(matches!(
-        refused(&account(here, json!({ "password": "p", "channel": "whatsapp" }))),
-        BadAccount::Channel(_)
-    ));
+    let on = |channel| account(here, json!({ "password": "p", "channel": channel }));
+    assert!(matches!(refused(&on("rcs")), BadAccount::Channel(_)));
+    assert!(matches!(refused(&on("whatsapp")), BadAccount::WabaNumber));
     let codes = json!({ "password": "p", "codes": { "message": ["200"] } });
     assert!(matches!(refused(&account(here, codes)), BadAccount::Code(_)));
 }

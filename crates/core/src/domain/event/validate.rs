@@ -267,7 +267,7 @@ fn time(text: Option<String>, field: &str) -> Result<Option<DateTime<Utc>>, Reje
 }
 
 /// A W3C `traceparent`. A bad one is dropped, not parked: nothing depends on it.
-fn trace_parent(text: &str) -> Option<String> {
+pub(crate) fn trace_parent(text: &str) -> Option<String> {
     let hex =
         |part: &str, len: usize| part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let parts: Vec<&str> = text.split('-').take(5).collect();

@@ -1,8 +1,8 @@
-//! Logs and metrics. Labels come from closed sets, never from ids or numbers; a log line names a recipient masked and a
-//! body never; a panic is reported by its place, since its text may hold data.
+//! Metrics, as Prometheus text. Labels come from closed sets, never from ids or numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
@@ -11,36 +11,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use tracing_subscriber::EnvFilter;
 
-use crate::config::{Log, LogFormat};
 use crate::domain::message::{Channel, Class};
 use crate::domain::outcome::Verdict;
 use crate::domain::state::State;
-
-/// Starts logging to standard output and reports panics by place.
-///
-/// # Errors
-/// The filter does not parse, or logging was started before.
-pub fn start_logs(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.filter)
-        // Released connections are rolled back as a matter of course; PostgreSQL warns each time that nothing was open.
-        .map(|filter| match "sqlx::postgres::notice=error".parse() {
-            Ok(directive) => filter.add_directive(directive),
-            Err(_) => filter,
-        })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
-    match log.format {
-        LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init(),
-        LogFormat::Text => builder.try_init(),
-    }
-    .map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))?;
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map_or_else(|| "unknown place".to_owned(), ToString::to_string);
-        tracing::error!(place, "panic");
-    }));
-    Ok(())
-}
 
 /// Labels of a metric: names and words of closed sets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -87,8 +61,17 @@ pub struct Metrics {
     anomalies: Counters,
     deliveries: Counters,
     sweeps: Counters,
+    reconciled: Counters,
+    hints: Counters,
     provider_seconds: Seconds,
-    gauges: Gauges,
+    oldest_undecided: Gauges,
+    unknown: Gauges,
+    unknown_oldest: Gauges,
+    parked_open: Gauges,
+    last_receipt: Gauges,
+    build_info: Gauges,
+    config_info: Gauges,
+    safe_mode: Gauges,
     pub reconnects: Counter,
     pub stale_decisions: Counter,
     pub leases_ended: Counter,
@@ -118,7 +101,20 @@ impl Default for Metrics {
             Unit::Seconds,
             provider_seconds.clone(),
         );
+        // Families, also where one value would do: a reading that this worker does not take is absent, never zero.
+        let age = |r: &mut Registry, name: &str, help: &str| {
+            let gauges = Gauges::default();
+            r.register_with_unit(name, help, Unit::Seconds, gauges.clone());
+            gauges
+        };
         Self {
+            oldest_undecided: age(
+                &mut r,
+                "oldest_undecided",
+                "Age of the oldest undecided message; 0 when there is none",
+            ),
+            unknown_oldest: age(&mut r, "unknown_oldest", "Age of the oldest unknown message; 0 when there is none"),
+            last_receipt: age(&mut r, "last_receipt_age", "Time since the newest receipt of an account"),
             events: add(&mut r, "events", "Messages of consumed events by result", Family::default()),
             duplicates: add(
                 &mut r,
@@ -138,8 +134,14 @@ impl Default for Metrics {
             receipts: add(&mut r, "receipts", "Receipts by result", Family::default()),
             anomalies: add(&mut r, "anomalies", "What should not happen, by kind", Family::default()),
             deliveries: add(&mut r, "deliveries", "Deliveries from the broker", Family::default()),
+            reconciled: add(&mut r, "reconciliations", "Looks at the provider's report, by outcome", Family::default()),
+            hints: add(&mut r, "redis_hints", "Hints asked of Redis, by use and result", Family::default()),
             sweeps: add(&mut r, "sweep_passes", "Passes of the periodic jobs, by result", Family::default()),
-            gauges: add(&mut r, "gauge", "Readings of the reconciler", Family::default()),
+            unknown: add(&mut r, "unknown_messages", "Messages whose outcome is not known", Family::default()),
+            parked_open: add(&mut r, "parked_open", "Things set aside that nobody has resolved", Family::default()),
+            build_info: add(&mut r, "build_info", "The release that runs; always 1", Family::default()),
+            config_info: add(&mut r, "config_info", "Hash of the configuration that runs; always 1", Family::default()),
+            safe_mode: add(&mut r, "safe_mode", "1 while the database is in doubt: nothing is sent", Family::default()),
             reconnects: add(&mut r, "broker_reconnects", "Consumers that began again", Counter::default()),
             stale_decisions: add(
                 &mut r,
@@ -176,9 +178,13 @@ impl Metrics {
     pub fn count_parked(&self, kind: &str, reason: &str) {
         self.parked.get_or_create(&Labels::of([("kind", kind), ("reason", reason)])).inc();
     }
-    pub fn count_attempt(&self, channel: Channel, class: Class, verdict: Verdict, seconds: f64) {
-        let labels =
-            Labels::of([("channel", channel.as_str()), ("class", class.as_str()), ("verdict", verdict.as_str())]);
+    pub fn count_attempt(&self, account: &str, channel: Channel, class: Class, verdict: Verdict, seconds: f64) {
+        let labels = Labels::of([
+            ("account", account),
+            ("channel", channel.as_str()),
+            ("class", class.as_str()),
+            ("verdict", verdict.as_str()),
+        ]);
         self.attempts.get_or_create(&labels).inc();
         self.provider_seconds.get_or_create(&Labels::of([("channel", channel.as_str())])).observe(seconds);
     }
@@ -200,11 +206,41 @@ impl Metrics {
         let labels = Labels::of([("queue", queue), ("redelivered", if redelivered { "true" } else { "false" })]);
         self.deliveries.get_or_create(&labels).inc();
     }
+    pub fn count_reconciled(&self, outcome: &str, messages: usize) {
+        self.reconciled.get_or_create(&Labels::of([("outcome", outcome)])).inc_by(messages as u64);
+    }
     pub(crate) fn count_sweep(&self, name: &str, succeeded: bool) {
         let labels = Labels::of([("sweep", name), ("result", if succeeded { "done" } else { "failed" })]);
         self.sweeps.get_or_create(&labels).inc();
     }
-    pub fn set_gauge(&self, name: &str, class: &str, value: f64) {
-        self.gauges.get_or_create(&Labels::of([("name", name), ("class", class)])).set(value);
+    /// Makes a sweep's counters exist, so that one which never gets through shows as zero and not as nothing.
+    pub(crate) fn begin_sweep(&self, name: &str) {
+        for result in ["done", "failed"] {
+            drop(self.sweeps.get_or_create(&Labels::of([("sweep", name), ("result", result)])));
+        }
+    }
+    pub(crate) fn count_hints(&self, asked_for: &str, result: &str, hints: usize) {
+        self.hints.get_or_create(&Labels::of([("use", asked_for), ("result", result)])).inc_by(hints as u64);
+    }
+    pub(crate) fn set_safe_mode(&self, on: bool) {
+        self.safe_mode.get_or_create(&Labels::of([])).set(f64::from(u8::from(on)));
+    }
+    pub(crate) fn set_info(&self, config_hash: &str) {
+        self.build_info.get_or_create(&Labels::of([("version", env!("CARGO_PKG_VERSION"))])).set(1.0);
+        self.config_info.get_or_create(&Labels::of([("hash", config_hash)])).set(1.0);
+    }
+    pub fn set_oldest_undecided(&self, class: Class, age: Duration) {
+        self.oldest_undecided.get_or_create(&Labels::of([("class", class.as_str())])).set(age.as_secs_f64());
+    }
+    pub fn set_unknown(&self, class: Class, messages: i64, oldest: Duration) {
+        let labels = Labels::of([("class", class.as_str())]);
+        self.unknown.get_or_create(&labels).set(messages as f64);
+        self.unknown_oldest.get_or_create(&labels).set(oldest.as_secs_f64());
+    }
+    pub fn set_parked_open(&self, open: i64) {
+        self.parked_open.get_or_create(&Labels::of([])).set(open as f64);
+    }
+    pub fn set_last_receipt_age(&self, account: &str, age: Duration) {
+        self.last_receipt.get_or_create(&Labels::of([("account", account)])).set(age.as_secs_f64());
     }
 }
