@@ -97,8 +97,9 @@ async fn f3_a_drain_under_load_finishes_what_is_in_flight_and_leaves_nothing_in_
 
 #[tokio::test]
 async fn i5_connections_cut_by_the_broker_redeliver_without_a_second_send() -> Result<()> {
-    let world = World::start("redelivery", |options| options).await?;
-    world.fleet.turn(&json!({"send": {"latency_ms": 100}})).await?;
+    // Slow enough that the broker, which lists a connection late, can cut it in the middle of the work.
+    let world = World::start("redelivery", |options| options.set("sender.slots", "8")).await?;
+    world.fleet.turn(&json!({"send": {"latency_ms": 200}})).await?;
     publish(&world.fleet.amqp_url(), &orders(400).iter().map(Event::outgoing).collect::<Vec<_>>()).await?;
     for round in 1..=3 {
         eventually("work to interrupt", async || {

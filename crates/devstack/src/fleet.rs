@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::handle::{RedisDb, StackHandle};
@@ -319,20 +319,28 @@ impl Fleet {
         self.control("PUT", &format!("/accounts/{userid}"), &body).await.map(drop)
     }
 
-    /// Has the broker close every connection of this fleet.
-    pub async fn cut_broker_connections(&self) -> Result<()> {
+    /// Has the broker close every connection of this fleet; returns how many it closed. The broker lists a connection only
+    /// after a while, so this waits until it lists some.
+    pub async fn cut_broker_connections(&self) -> Result<usize> {
         let path = format!("/api/vhosts/{}/connections?columns=name", encode(&self.name));
-        let connections: Value = serde_json::from_str(&self.stack.manage("GET", &path, "").await?)?;
-        for name in connections.as_array().into_iter().flatten().filter_map(|one| one["name"].as_str()) {
-            let path = format!("/api/connections/{}", encode(name));
-            // One that ended by itself meanwhile is no failure.
-            if let Err(error) = self.stack.manage("DELETE", &path, "").await
-                && !error.to_string().contains("404")
-            {
-                return Err(error);
+        let deadline = Instant::now() + START;
+        loop {
+            let listed: Value = serde_json::from_str(&self.stack.manage("GET", &path, "").await?)?;
+            let mut cut = 0;
+            for name in listed.as_array().into_iter().flatten().filter_map(|one| one["name"].as_str()) {
+                match self.stack.manage("DELETE", &format!("/api/connections/{}", encode(name)), "").await {
+                    Ok(_) => cut += 1,
+                    // One that ended by itself meanwhile is no failure.
+                    Err(error) if error.to_string().contains("404") => {}
+                    Err(error) => return Err(error),
+                }
             }
+            if cut > 0 {
+                return Ok(cut);
+            }
+            ensure!(Instant::now() < deadline, "the broker lists no connection of {} within {START:?}", self.name);
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Ok(())
     }
 
     async fn control(&self, method: &str, path: &str, body: &str) -> Result<Value> {

@@ -38,7 +38,7 @@ pub struct Options {
     pub password: String,
     #[arg(long)]
     pub api_key: Option<String>,
-    /// Further accounts, as userid:password[:apikey]. Repeatable.
+    /// Further accounts, as `userid:password[:apikey]`. Repeatable.
     #[arg(long = "account")]
     pub accounts: Vec<Credentials>,
     /// Opening balance of every account; what the ledger shows as spent is taken off it.

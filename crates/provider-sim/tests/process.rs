@@ -7,7 +7,7 @@ mod common;
 use std::{
     io::Write,
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
 };
 
 use common::{Bench, SILENCE, Seen, eventually, exchange, exchange_within, form, fresh_ledger, options, request};
@@ -88,6 +88,8 @@ async fn faults_l2_no_answer_without_a_durable_line() {
     let mut limited = Command::new("sh");
     // A file size limit whose signal is ignored: the write fails as on a full disk.
     limited.args(["-c", r#"trap "" XFSZ; ulimit -f 8; exec "$0" "$@""#, env!("CARGO_BIN_EXE_provider-sim")]);
+    // The limit holds for every file: a log on disk would end it before its ledger does.
+    limited.stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = Process::start_by(limited, &ledger).await;
     let mut answered = 0;
     let last = loop {

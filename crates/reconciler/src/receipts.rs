@@ -14,5 +14,5 @@ pub(crate) async fn run_once(ctx: Context) -> anyhow::Result<More> {
     if applied.applied > 0 || orphans > 0 {
         tracing::info!(matched = applied.applied, orphans, "early receipts swept");
     }
-    Ok(More::No)
+    Ok(if applied.applied == usize::try_from(BATCH)? { More::Yes } else { More::No })
 }

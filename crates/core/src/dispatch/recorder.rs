@@ -142,6 +142,7 @@ impl Recorder {
             tracing::error!(message.id = message.0, attempt.key = %attempt, %state, "an answer fits no state of its row");
         }
         self.ctx.metrics.count_anomalies("answer_fits_no_state", recorded.anomalies.len());
+        self.ctx.metrics.count_anomalies("message_id_of_another", recorded.foreign_ids);
         if recorded.settled_late > 0 {
             tracing::info!(messages = recorded.settled_late, successors = recorded.successors, "late answers settled");
         }

@@ -367,7 +367,7 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
     let foreign = own_message_ids(tx, named.collect()).await?;
     let mut applied = Applied { contradicting: foreign.len(), ..Applied::default() };
     let mut changes: BTreeMap<i64, Change<'_>> = BTreeMap::new();
-    let mut processing = Vec::new();
+    let (mut processing, mut finished) = (Vec::new(), Vec::new());
     for (id, created_at, state, receipt_state, conflict, trace_parent) in locked {
         let Some(receipts) = by_row.get(&id) else { continue };
         let process = |receipt: &&Matched| {
@@ -377,7 +377,9 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
         let before: State = word(&state)?;
         let known = receipt_state.as_deref().map(word).transpose()?;
         let (state, reduced, contradiction) = reduce(before, Reduced { state: known, conflict }, receipts);
-        applied.finished += usize::from(state != before && state.is_final());
+        if state != before && state.is_final() {
+            finished.push(id);
+        }
         applied.contradicting += usize::from(contradiction || (reduced.conflict && !conflict));
         let earliest = |kinds: &[ReceiptKind]| {
             let said = receipts.iter().filter(|r| r.kind.is_some_and(|kind| kinds.contains(&kind)));
@@ -397,7 +399,20 @@ async fn reduce_into_rows(tx: &mut PgConnection, matched: &[Matched]) -> Result<
         changes.insert(id, change);
     }
     write_changes(tx, &changes).await?;
+    applied.finished = finished.len();
+    forget_silent(tx, finished).await?;
     Ok((applied, processing))
+}
+
+/// A message that was silent for too long is looked up no more once it is final.
+async fn forget_silent(tx: &mut PgConnection, finished: Vec<i64>) -> Result<(), StoreError> {
+    if !finished.is_empty() {
+        sqlx::query("/* forget_silent */ delete from unresolved where message_id = any($1)")
+            .bind(finished)
+            .execute(tx)
+            .await?;
+    }
+    Ok(())
 }
 
 /// `state` takes the first final receipt and stays; `receipt_state` is the join of all.
