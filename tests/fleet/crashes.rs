@@ -15,7 +15,9 @@ use crate::flow::orders;
 async fn kill_under_load(role: Role) -> Result<()> {
     let mut world = World::start(&format!("kill_{}", role.binary().replace('-', "_")), |options| options).await?;
     world.fleet.turn(&json!({"send": {"latency_ms": 30}})).await?;
-    let events: Vec<_> = orders(600).iter().map(Event::outgoing).collect();
+    let channel = if role == Role::WhatsappSender { "whatsapp" } else { "sms" };
+    let events: Vec<_> =
+        orders(600).into_iter().map(|event| event.with("channels", json!([channel])).outgoing()).collect();
     let amqp = world.fleet.amqp_url();
     let publishing = tokio::spawn(async move {
         for chunk in events.chunks(100) {
@@ -45,7 +47,7 @@ async fn kill_under_load(role: Role) -> Result<()> {
     let found = world.assert_clean().await;
     assert_eq!(found.rows, 600);
     let unknown = world.count("unknown").await?;
-    if role == Role::SmsSender {
+    if matches!(role, Role::SmsSender | Role::WhatsappSender) {
         assert!(unknown <= 128, "doubt is limited to the slots of two kills: {unknown}");
     } else {
         assert_eq!(unknown, 0, "no other worker's end puts a message in doubt");
@@ -61,6 +63,11 @@ async fn f1_kill_ingest_under_load() -> Result<()> {
 #[tokio::test]
 async fn f1_kill_sms_sender_under_load() -> Result<()> {
     kill_under_load(Role::SmsSender).await
+}
+
+#[tokio::test]
+async fn f1_kill_whatsapp_sender_under_load() -> Result<()> {
+    kill_under_load(Role::WhatsappSender).await
 }
 
 #[tokio::test]

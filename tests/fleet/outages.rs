@@ -38,13 +38,13 @@ async fn all_delivered(world: &World, messages: i64) {
 }
 
 #[tokio::test]
-async fn f11_postgres_away_for_longer_than_a_lease_under_load() -> Result<()> {
+async fn f11_postgres_away_for_a_minute_under_load() -> Result<()> {
     let (stack, world) = breakable("pg-away").await?;
     publish(&world.fleet.amqp_url(), &orders(500).iter().map(Event::outgoing).collect::<Vec<_>>()).await?;
     accepted(&world, 60).await;
     stack.stop(Service::Postgres, StopMode::Immediate).await?;
-    // Two leases and more, scaled as the test profile scales everything: a minute is nothing without that proportion.
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    // Not a wait for something to become true: the outage itself, seven leases long in the test profile.
+    tokio::time::sleep(Duration::from_secs(60)).await;
     stack.start_service(Service::Postgres).await?;
     all_delivered(&world, 500).await;
     // The answers that workers held were recorded before any sweep could call them unknown (execution 19).

@@ -107,6 +107,7 @@ async fn the_command_publishes_shows_and_lists() -> Result<()> {
     assert!(ok, "{text}");
     let view: Value = serde_json::from_str(text.trim())?;
     assert_eq!(view["message"]["state"], "delivered");
+    assert_eq!(view["message"]["cost"], "0.1400", "money is a decimal, not a float");
     assert_eq!(view["attempts"].as_array().unwrap().len(), 1);
     assert_eq!(view["receipts"].as_array().unwrap().len(), 1);
     assert!(!text.contains(&number(5)) && !text.contains("From the command line"), "I11: {text}");

@@ -133,6 +133,7 @@ pub async fn consume(
             acks: Acks::default(),
             epoch,
         };
+        let began = Instant::now();
         match session.run(&link, &mut decisions, &stop).await {
             Ok(()) => return Ok(()),
             Err(BrokerError::Topology(error)) => return Err(BrokerError::Topology(error)),
@@ -143,6 +144,9 @@ pub async fn consume(
             Err(error) => tracing::warn!(queue = spec.queue, %error, "consumer starts again"),
         }
         metrics.reconnects.inc();
+        if began.elapsed() > LAST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
         tokio::select! {
             () = sleep(pause) => {}
             () = stop.cancelled() => return Ok(()),

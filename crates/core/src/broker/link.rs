@@ -2,14 +2,19 @@
 //! needs a channel gets one on a living connection, or an error and tries again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::{BrokerError, topology};
+
+/// Longer than a channel takes, shorter than a connection to a broker that is away.
+const OPENING: Duration = Duration::from_millis(500);
 
 /// A connection that is opened when first needed and again after it broke. Publishing and consuming use one each: while a
 /// connection is blocked by an alarm, lapin writes nothing on it, not even acks.
@@ -61,9 +66,10 @@ impl Link {
         Ok(connection)
     }
 
-    /// Whether the connection stands.
+    /// Whether the connection stands. One that is being opened does not.
     pub async fn is_up(&self) -> bool {
-        self.inner.connection.lock().await.as_ref().is_some_and(|connection| connection.status().connected())
+        let held = timeout(OPENING, self.inner.connection.lock()).await;
+        held.is_ok_and(|held| held.as_ref().is_some_and(|connection| connection.status().connected()))
     }
 
     /// Messages ready in a queue (passive declare).

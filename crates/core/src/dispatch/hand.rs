@@ -22,6 +22,15 @@ pub(super) struct Hand {
     /// Requests whose outcome is not durable yet; the recorder counts it down.
     outstanding: Arc<AtomicUsize>,
     queued: bool,
+    /// Requests that its rows still due will make, as far as the last claim tells.
+    requests_left: Option<usize>,
+}
+
+impl Hand {
+    /// How many slots the job can use: as learned, else as few as grouping allows.
+    pub(super) fn requests_left(&self, max_recipients: u16) -> usize {
+        self.requests_left.unwrap_or_else(|| self.message.rows.div_ceil(usize::from(max_recipients))).max(1)
+    }
 }
 
 /// All of them.
@@ -41,6 +50,7 @@ impl Hands {
             deliveries: Vec::new(),
             outstanding: Arc::default(),
             queued: false,
+            requests_left: None,
         });
         hand.deliveries.push(delivery);
         if !hand.queued {
@@ -70,6 +80,13 @@ impl Hands {
         let Some(hand) = self.jobs.get_mut(&id) else { return };
         hand.queued = false;
         self.queues[hand.class as usize].retain(|queued| *queued != id);
+    }
+
+    /// A claim took `rows` of the job as `requests`, and left `due` rows for the next one.
+    pub(super) fn learn(&mut self, id: JobId, requests: usize, rows: usize, due: usize) {
+        if let Some(hand) = self.jobs.get_mut(&id) {
+            hand.requests_left = (due * requests).checked_div(rows);
+        }
     }
 
     /// A request of the job goes on the wire.

@@ -226,7 +226,7 @@ impl Claimer {
             }
             // An OTP never shares a request.
             let max_recipients = if hand.class == Class::Otp { 1 } else { account.max_recipients() };
-            requests += hand.message.rows.div_ceil(usize::from(max_recipients)).max(1);
+            requests += hand.requests_left(max_recipients);
             rows += hand.message.rows;
             chosen.push(ClaimJob { id, max_recipients });
         }
@@ -274,12 +274,18 @@ impl Claimer {
     }
 
     fn settle_hands(&mut self, after: &[JobAfterClaim], requests: &[Vec<ClaimedMessage>]) {
+        let mut taken: HashMap<JobId, (usize, usize)> = HashMap::new();
         for rows in requests {
             if let Some(job) = rows.first().map(|row| row.job_id) {
                 self.hands.add_request(job);
+                let (requests, messages) = taken.entry(job).or_default();
+                (*requests, *messages) = (*requests + 1, *messages + rows.len());
             }
         }
         for job in after {
+            if let Some((requests, messages)) = taken.get(&job.id) {
+                self.hands.learn(job.id, *requests, *messages, usize::try_from(job.due).unwrap_or(0));
+            }
             match job.released {
                 None if job.due > 0 => {}
                 // Rows beyond the free slots stay queued.

@@ -190,7 +190,9 @@ impl Store {
             "/* find_message */
              select to_jsonb(m) - array['body', 'content', 'secret_params', 'recipient', 'business_key', 'input_hash']
                 || jsonb_build_object('business_key', encode(business_key, 'hex'), 'recipient',
-                    left(recipient, 2) || repeat('*', greatest(length(recipient) - 4, 0)) || right(recipient, 2))
+                    left(recipient, 2) || repeat('*', greatest(length(recipient) - 4, 0)) || right(recipient, 2),
+                    -- As text: a JSON number would pass through a float.
+                    'unit_price', unit_price::text, 'cost', cost::text, 'reported_cost', reported_cost::text)
              from outbound_message m where id = $1",
         )
         .bind(id)
