@@ -543,7 +543,7 @@ impl Default for Intake {
 }
 impl Default for Receipts {
     fn default() -> Self {
-        Self { batch: 500, linger: Duration::from_millis(5), prefetch: 1_000 }
+        Self { batch: 500, linger: Duration::from_millis(25), prefetch: 1_000 }
     }
 }
 impl Default for Sweeps {

@@ -209,7 +209,7 @@ impl Claimer {
 
     /// Few slots are worth a claim only when nothing else is coming: each claim reads whole jobs.
     fn worth_claiming(&self) -> bool {
-        let enough = self.free * 4 >= self.ctx.config.sender.slots;
+        let enough = self.free * 2 >= self.ctx.config.sender.slots;
         self.free > 0 && (enough || self.hands.has_queued(Class::Otp)) && self.hands.any_queued()
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Recorder {
 }
 
 const BATCH: usize = 200;
-const LINGER: Duration = Duration::from_millis(2);
+const LINGER: Duration = Duration::from_millis(5);
 const BEAT: Duration = Duration::from_secs(30);
 /// The longest of a provider's words that is kept.
 const CAUSE: usize = 500;

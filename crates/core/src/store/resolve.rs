@@ -94,23 +94,27 @@ impl Store {
         let rows: Vec<OpenRow> = sqlx::query_as(
             "/* take_unresolved */
              with due as (
-                select message_id from unresolved
+                select message_id, message_created_at from unresolved
                 where provider_account = $1 and next_poll_at <= clock_now()
                 order by next_poll_at limit $2 for update skip locked
+             ), found as (
+                select m.* from due cross join lateral (
+                    select * from outbound_message m
+                    where m.id = due.message_id and m.created_at = due.message_created_at limit 1
+                ) m
              ), settled as (
-                delete from unresolved u using due, outbound_message m
-                where u.message_id = due.message_id and m.id = u.message_id and m.created_at = u.message_created_at
-                    and m.state not in ('unknown', 'submitted')
-                returning u.message_id
+                delete from unresolved u using found
+                where u.message_id = found.id and found.state not in ('unknown', 'submitted')
+             ), polled as (
+                update unresolved u set polls = u.polls + 1,
+                    next_poll_at = clock_now() + make_interval(secs => least($3 * power(2, least(u.polls, 20)), $4))
+                from found where u.message_id = found.id and found.state in ('unknown', 'submitted')
+                returning u.message_id, u.polls
              )
-             update unresolved u set polls = u.polls + 1,
-                next_poll_at = clock_now() + make_interval(secs => least($3 * power(2, least(u.polls, 20)), $4))
-             from due, outbound_message m
-             where u.message_id = due.message_id and m.id = u.message_id and m.created_at = u.message_created_at
-                and m.state in ('unknown', 'submitted')
-             returning m.id, m.created_at, m.attempt_key, m.state::text, m.message_class::text, m.recipient, m.sender_id,
+             select m.id, m.created_at, m.attempt_key, m.state::text, m.message_class::text, m.recipient, m.sender_id,
                 m.dlt_template_id, m.body, m.claimed_at, m.correlation_window_ms, m.submitted_at, m.provider_txn_id,
-                m.provider_message_id, u.polls",
+                m.provider_message_id, polled.polls
+             from found m join polled on polled.message_id = m.id",
         )
         .bind(account)
         .bind(limit)
@@ -311,7 +315,9 @@ impl Store {
                 clock_now(), clock_now()
              from submission s
              cross join lateral unnest(s.message_ids) as u(id)
-             join outbound_message m on m.id = u.id and m.created_at = s.message_created_at
+             cross join lateral (
+                select * from outbound_message m where m.id = u.id and m.created_at = s.message_created_at limit 1
+             ) m
              where s.ended_at > $2 and s.ended_at <= $3 and s.message_class = $1::message_class
                 and s.verdict = 'accepted' and m.state = $4::message_state
              on conflict (message_id) do nothing",
@@ -389,10 +395,15 @@ async fn lock_open(tx: &mut PgConnection, findings: &[Finding]) -> Result<HashMa
     let rows: Vec<(i64, String, Option<String>, bool)> = sqlx::query_as(
         "/* lock_open */
          select m.id, m.state::text, m.receipt_state, m.receipt_conflict
-         from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as v(id, created_at, attempt_key)
-         join outbound_message m on m.id = v.id and m.created_at = v.created_at and m.attempt_key = v.attempt_key
-         where m.state in ('unknown', 'submitted')
-         order by m.id for update of m",
+         from (
+            select * from unnest($1::bigint[], $2::timestamptz[], $3::uuid[]) as v(id, created_at, attempt_key) order by id
+         ) as v
+         cross join lateral (
+            select * from outbound_message m
+            where m.id = v.id and m.created_at = v.created_at and m.attempt_key = v.attempt_key
+                and m.state in ('unknown', 'submitted')
+            limit 1 for update
+         ) m",
     )
     .bind(findings.iter().map(|f| f.id.0).collect::<Vec<_>>())
     .bind(findings.iter().map(|f| f.created_at).collect::<Vec<_>>())
@@ -422,7 +433,7 @@ async fn account_for(tx: &mut PgConnection, unknown: &[&Finding]) -> Result<(), 
             evidence = v.evidence, needs_review_since = null, updated_at = clock_now()
          from unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::text[], $5::text[], $6::jsonb[])
             as v(id, created_at, submitted_at, txn_id, message_id, evidence)
-         where m.id = v.id and m.created_at = v.created_at",
+         where m.id = v.id and m.created_at = v.created_at and m.id = any($1)",
     )
     .bind(unknown.iter().map(|f| f.id.0).collect::<Vec<_>>())
     .bind(unknown.iter().map(|f| f.created_at).collect::<Vec<_>>())
@@ -474,7 +485,7 @@ async fn walk_to_report(
          from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::boolean[], $6::timestamptz[], $7::text[],
             $8::text[], $9::text[], $10::numeric[])
             as v(id, created_at, state, receipt_state, conflict, done_at, message_id, status_text, cause, cost)
-         where m.id = v.id and m.created_at = v.created_at",
+         where m.id = v.id and m.created_at = v.created_at and m.id = any($1)",
     )
     .bind(steps.iter().map(|(f, ..)| f.id.0).collect::<Vec<_>>())
     .bind(steps.iter().map(|(f, ..)| f.created_at).collect::<Vec<_>>())
