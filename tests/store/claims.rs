@@ -115,6 +115,7 @@ async fn e10_a_repeated_claim_returns_what_it_took_and_takes_nothing_more() -> R
     assert_eq!((ids(&again), keys(&again)), (ids(&took), keys(&took)));
     assert_eq!((after[0].due, after[0].released), (1, None));
     assert!(again.iter().all(|row| row.attempt_count == 1), "one attempt, claimed once");
+    assert!(again.iter().all(|row| !row.lease_ended), "its lease holds: it may be sent");
     // One that was not committed takes now what it could not take then.
     let never = Claim { repeated: true, token: first.token, ..claim(&[job], 2, 1) };
     assert_eq!(bench.store.claim(&never).await?.0.len(), 1);
@@ -136,6 +137,7 @@ async fn e10_a_repeated_claim_finds_its_rows_when_the_sweep_was_first() -> Resul
         assert_eq!(before.is_some(), left > 0);
         let (again, after) = bench.store.claim(&Claim { repeated: true, ..first.clone() }).await?;
         assert_eq!((ids(&again), keys(&again)), (ids(&took), keys(&took)), "{left} left");
+        assert!(again.iter().all(|row| row.lease_ended), "without a lease nothing is sent any more");
         assert_eq!(bench.job(job).await?, before, "no lease is taken again, {left} left");
         assert_eq!(after[0].released, Some(if left > 0 { JobFate::Due } else { JobFate::Gone }));
         assert_eq!(bench.count(&format!("outbound_message where state = 'pending' and job_id = {job}")).await?, left);

@@ -26,7 +26,6 @@ type Events = [(Delivery, Original)];
 pub(crate) struct Commit {
     ctx: Context,
     beat: &'static str,
-    // One block per sequence: a block knows numbers, not what they are for.
     message_ids: Mutex<MessageIds>,
     job_ids: Mutex<JobIds>,
 }

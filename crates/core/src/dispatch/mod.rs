@@ -320,13 +320,13 @@ impl Claimer {
         let (ctx, ended) = (self.ctx.clone(), self.ended.clone());
         self.ctx.tasks.spawn_work(async move {
             let started = Instant::now();
+            let not_sent = |cause| Answer { outcome: Outcome::NotSent(cause), http_status: None };
             let answer = match provider {
+                // The budget ends before a lease does, unless the database's clock jumped: no lease, no request.
+                _ if first.lease_ended => not_sent(NotSent::BudgetOver),
                 Some(provider) => send_once(provider.as_ref(), &request, deadline).await,
                 // The account left the configuration after the job was made: provably nothing was sent.
-                None => Answer {
-                    outcome: Outcome::NotSent(NotSent::Request),
-                    http_status: None,
-                },
+                None => not_sent(NotSent::Request),
             };
             let took = started.elapsed();
             attempt::end(operation, &first, rows.len(), &answer, took);

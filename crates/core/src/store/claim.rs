@@ -59,6 +59,8 @@ pub struct ClaimedMessage {
     pub dlt_template_id: Option<String>,
     pub business_key: String,
     pub trace_parent: Option<String>,
+    /// The sweep ended the lease before the answer to this claim came: it must not be sent any more.
+    pub lease_ended: bool,
 }
 
 /// What a claim left of one job.
@@ -305,7 +307,7 @@ struct ClaimedRow {
 
 fn read_taken(row: &PgRow) -> Result<Taken, StoreError> {
     let row = ClaimedRow::from_row(row)?;
-    let state = word(&row.state)?;
+    let state: State = word(&row.state)?;
     let message = ClaimedMessage {
         id: MessageId(row.id),
         created_at: row.created_at,
@@ -325,6 +327,7 @@ fn read_taken(row: &PgRow) -> Result<Taken, StoreError> {
         dlt_template_id: row.dlt_template_id,
         business_key: row.business_key,
         trace_parent: row.trace_parent,
+        lease_ended: state == State::Unknown,
     };
     Ok(Taken { message, state })
 }
